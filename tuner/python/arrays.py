@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -140,6 +140,16 @@ class Family:
     key: Any = operator.attrgetter("shape", "strides", "dtype", "flags.num")
     #: The library's own product of two arrays, into a third or, for None, a new one.
     matmul: Any = staticmethod(numpy.matmul)
+
+    def found(self, kept: dict[Any, Any], a: Any, b: Any, out: Any) -> Any:
+        """What is kept for two arrays and, unless it is None, a third.
+
+        Raises:
+            KeyError: Nothing is.
+        """
+        if out is None:
+            return kept[KEY_OF[type(a)](a), KEY_OF[type(b)](b)]
+        return kept[KEY_OF[type(a)](a), KEY_OF[type(b)](b), KEY_OF[type(out)](out)]
 
     def operand(self, array: Any) -> Operand:
         """The same in words. Subclasses are left to the library, which knows what they mean."""
@@ -325,7 +335,34 @@ class TorchFamily(GpuFamily):
         # What `current_stream` asks, without an object around it.
         self._raw_stream = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         self._parameter, self._asks_for_gradients = torch.nn.Parameter, torch.is_grad_enabled
-        KEY_OF[self._parameter] = self.key
+        guards = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "guards", None)
+        self._guards = getattr(guards, "TensorGuards", None)
+        KEY_OF[self._parameter], FOUND_OF[self._parameter] = self.key, self.found
+
+    def found(self, kept: dict[Any, Any], a: Any, b: Any, out: Any) -> Any:
+        """See `Family`: PyTorch's own check, which guards compiled programs, takes half of the time of keys."""
+        near = (a.numel(), b.numel()) if out is None else (a.numel(), b.numel(), out.numel())
+        check, call = kept.get(near, NOTHING)
+        if check is not None and (check(a, b) if out is None else check(a, b, out)):
+            addresses = a.data_ptr() | b.data_ptr()
+            if (addresses if out is None else addresses | out.data_ptr()) % ALIGNMENT_BYTES == 0:
+                return call
+        call = super().found(kept, a, b, out)
+        if check is None and not getattr(call, "pending", False):
+            kept[near] = self.check((a, b) if out is None else (a, b, out)), call
+        return call
+
+    def check(self, arrays: Sequence[Any]) -> Callable[..., bool] | None:
+        """What tells whether other tensors lie as these do, gradients, negations and autocast included.
+
+        Returns:
+            None where this version of PyTorch has none, or one does not begin where kernels can read.
+        """
+        if self._guards is None or any(array.data_ptr() % ALIGNMENT_BYTES for array in arrays):
+            return None
+        lie = [[list(of(array)) for array in arrays] for of in (self.base.size, self.base.stride)]
+        guard = self._guards(*arrays, dynamic_dims_sizes=lie[0], dynamic_dims_strides=lie[1])
+        return guard.check  # type: ignore[no-any-return]
 
     def key(self, array: Any) -> Hashable:
         """Whether gradients (where they are asked for) or a negation belong to it, beside what CuPy's key has.
@@ -457,13 +494,16 @@ def family_of(array: Any) -> Family | None:
 
 #: One family for each library that was met; a dict, since two threads may put the same in.
 _FAMILIES: dict[tuple[type, Any], Family] = {}
-#: Type of arrays -> their `Family.key`, for the types that no subclass is.
+#: Type of arrays -> their `Family.key` and `Family.found`, for the types that no subclass is.
 KEY_OF: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
+FOUND_OF: dict[type, Callable[..., Any]] = {numpy.ndarray: NUMPY.found}
+#: No check, and no call.
+NOTHING = None, None
 
 
 def _made(kind: type[CupyFamily] | type[TorchFamily], module: Any) -> Family:
     family = _FAMILIES.setdefault((kind, module), kind(module))
-    KEY_OF[family.base] = family.key
+    KEY_OF[family.base], FOUND_OF[family.base] = family.key, family.found
     return family
 
 

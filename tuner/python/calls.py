@@ -394,6 +394,7 @@ def missed_call(request: CallRequest, settle: Callable[[Prepared], None] | None 
         run = runs.get(surrounding()) if epoch[0] == EPOCH[0] else None
         return (run if run is not None else decided(arrays[0]))(*arrays)
 
+    called.__dict__["pending"] = settle is not None
     return called
 
 

@@ -27,7 +27,7 @@ from tuner.errors import InputError
 from tuner.lookup.stale import builtin_now
 from tuner.python import arrays as families
 from tuner.python import decisions, misses, requests
-from tuner.python.arrays import KEY_OF, Family, as_array, family_of
+from tuner.python.arrays import FOUND_OF, KEY_OF, Family, as_array, family_of
 from tuner.python.calls import Prepared, packed_form, prepared_call
 from tuner.python.decisions import LOCK, warn_once
 from tuner.python.requests import PRECISION, PackedForm
@@ -108,11 +108,7 @@ def matmul(
     if finish or bits or invariant:
         return _product(a, b, out, precision, (bits, invariant), **finish)
     try:
-        prepared = _matmul[precision or PRECISION.get()]
-        if out is None:
-            call = prepared[KEY_OF[type(a)](a), KEY_OF[type(b)](b)]
-        else:
-            call = prepared[KEY_OF[type(a)](a), KEY_OF[type(b)](b), KEY_OF[type(out)](out)]
+        call = FOUND_OF[type(a)](_matmul[precision or PRECISION.get()], a, b, out)
     except (KeyError, AttributeError, TypeError, RuntimeError):
         if isinstance(b, Packed):
             return b.product(a, out, precision)
@@ -138,10 +134,7 @@ def gemv(a: Any, x: Any, out: Any = None) -> Any:
         TypeError: As for `matmul`.
     """
     try:
-        if out is None:
-            call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x)]
-        else:
-            call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x), KEY_OF[type(out)](out)]
+        call = FOUND_OF[type(a)](_gemv, a, x, out)
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return _first("gemv", {"a": as_array(a), "x": as_array(x)}, out, _gemv)
     return call(a, x, out)
