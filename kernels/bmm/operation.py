@@ -17,7 +17,7 @@ HALVES = ("float16", "bfloat16")
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
 COMPUTE_TYPES = {"float32": 68, "float64": 70}
 #: Kernels from the one for the smallest matrices on.
-LADDER = ("stacked", "small_matrices", "tiled", "warp_mma")
+LADDER = ("stacked", "small_matrices", "whole", "tiled", "warp_mma", "wgmma")
 
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:

@@ -29,10 +29,13 @@ USUAL: Mapping[str, Mapping[str, int]] = {
     "multiply_add": {"n": 1 << 16, "steps": 64}, "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
 }  # fmt: skip
+#: Kernels that hold whole matrices in shared memory: for small ones only.
+SMALL = ("whole",)
 #: Kernels that are for some shapes only, with a problem that is usual for them.
 MEANT_FOR: Mapping[str, Mapping[str, int]] = {
     "multivector": {"m": 4, "n": 4096, "k": 4096}, "thin": {"m": 16, "n": 4096, "k": 4096},
-    "shallow": {"m": 4096, "n": 4096, "k": 32}, "small": {"m": 256, "n": 256, "k": 256},
+    "whole": {"batch": 8192, "m": 25, "n": 30, "k": 20}, "shallow": {"m": 4096, "n": 4096, "k": 32},
+    "small": {"m": 256, "n": 256, "k": 256},
     "small_matrices": {"batch": 1000, "m": 32, "n": 32, "k": 32},
 }  # fmt: skip
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.

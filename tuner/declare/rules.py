@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.problem import DTYPE_BYTES
-from tuner.declare.space import Constraint, Parameter, choice
+from tuner.declare.space import Constraint, Parameter, Value, choice
 
 #: ``(problem, config)`` -> a number, or an array of one for each config.
 Quantity = Callable[[Any, Any], Any]
@@ -298,6 +298,115 @@ def mma_start(
     """A config: BM, BN, BK; WARPS_M, WARPS_N; STAGES; VECTOR."""
     names = "BM", "BN", "BK", "WARPS_M", "WARPS_N", "STAGES", "VECTOR"
     return dict(zip(names, (*tile, *warps, stages, vector), strict=True))
+
+
+# --- Tiles on tensor cores of sm_90 (kernels/grouped/cuda/wgmma_tiles.cuh) -----------------------------------
+
+#: Bytes of a place's terms in a row or column; columns (rows) of a box, where they are contiguous.
+PLACE_BYTES, BOX_COLUMNS = 128, 64
+
+
+def wgmma_parameters() -> tuple[Parameter, ...]:
+    """A block's tile, its warpgroups and places, and how many blocks stay: as many as an H100 has, or none."""
+    return (
+        choice("BM", 64, 128, 192, 256),
+        choice("BN", 64, 128, 192, 256),
+        choice("CONSUMERS", 1, 2, 3),
+        choice("STAGES", 2, 3, 4, 5, 6, 8, 10),
+        choice("BLOCKS", 132, 114, 0),
+        choice("GROUP", 4, 8, 16),
+        choice("ORDER", "rows", "snake", "hilbert"),
+        choice("STORE", "tma", "registers"),
+    )
+
+
+def wgmma_terms(p: Any) -> int:
+    """Returns the terms of a place."""
+    return PLACE_BYTES // DTYPE_BYTES[p.dtype]
+
+
+def wgmma_shared_bytes(p: Any, c: Any) -> Any:
+    """Returns the bytes of STAGES places of both tiles, from a multiple of 1024 on, and of warps' sheets."""
+    sheets = select(c.STORE == "tma", 8 * c.CONSUMERS * 16 * PLACE_BYTES, 0)
+    return 1024 + PLACE_BYTES * c.STAGES * (c.BM + c.BN) + sheets
+
+
+def wgmma_box(p: Any, across: bool, lines: int) -> tuple[int, int, int]:
+    """A box of a stack's matrix: so many rows or columns, or BOX_COLUMNS where they are contiguous."""
+    return (1, wgmma_terms(p), BOX_COLUMNS) if across else (1, lines, wgmma_terms(p))
+
+
+def _wgmma_registers(p: Any, c: Any) -> Any:
+    """Sums of a consumer's thread, of 8 bits those in the tensor cores, too, and 40 more."""
+    return c.BM // c.CONSUMERS * c.BN // 128 * (2 if DTYPE_BYTES[p.dtype] == 1 else 1) + 40
+
+
+def wgmma_rules(rows: Quantity, times: int = 2) -> tuple[Constraint, ...]:
+    """Tiles that warpgroups share, and tensor maps fetch.
+
+    Args:
+        rows: Rows of a usual matrix A.
+        times: A tile has less than so many times as many.
+    """
+    return (
+        has_wgmma(),
+        Constraint(
+            "stored rows of A and B have a multiple of 16 bytes: tensor maps take no others",
+            lambda p, d, c: (
+                (p.inputs[0].shape[-1] * DTYPE_BYTES[p.dtype] % 16 == 0)
+                & (p.inputs[1].shape[-1] * DTYPE_BYTES[p.dtype] % 16 == 0)
+            ),
+        ),
+        Constraint("consumers have 64 rows each, or multiples", lambda p, d, c: c.BM % (64 * c.CONSUMERS) == 0),
+        Constraint(
+            "the sums of a consumer's thread fit its registers; one alone takes none of the producer's",
+            lambda p, d, c: (
+                _wgmma_registers(p, c) <= select(c.CONSUMERS == 1, 255, select(c.CONSUMERS == 2, 232, 160))
+            ),
+        ),
+        for_speed(
+            "as many blocks stay as the device has multiprocessors, or a tile each",
+            lambda p, d, c: (c.BLOCKS == 0) | ((d.sm_count >= c.BLOCKS) & (d.sm_count - c.BLOCKS < 18)),
+        ),
+        shared_fits("places of both tiles", wgmma_shared_bytes),
+        for_speed(
+            "places take half of what a block's shared memory holds, or all of K",
+            lambda p, d, c: (
+                (2 * wgmma_shared_bytes(p, c) >= d.shared_bytes_per_block) | (p.k <= c.STAGES * wgmma_terms(p))
+            ),
+        ),
+        Constraint(
+            "C is stored through a tensor map if it has 16 bits, and rows of a multiple of 8 elements",
+            lambda p, d, c: (
+                (c.STORE == "registers") | ((p.n % 8 == 0) & (DTYPE_BYTES[p.outputs[0].dtype] == 2))
+            ),
+        ),
+        for_speed(
+            "C is stored in boxes where it may be: each thread's pairs fill half of a sector",
+            lambda p, d, c: (c.STORE == "tma") | (p.n % 8 > 0) | (DTYPE_BYTES[p.outputs[0].dtype] != 2),
+        ),
+        below_multiple("a tile has not many more rows than A, or 64", lambda p, c: c.BM, 64, rows, times),
+        below_multiple(
+            "a tile is less than twice as wide as C, or 64", lambda p, c: c.BN, 64, lambda p, c: p.n
+        ),
+    )
+
+
+def wgmma_starts() -> tuple[dict[str, Value], ...]:
+    """Configs from those for large products on."""
+    large: dict[str, Value] = {
+        "BM": 128, "BN": 256, "CONSUMERS": 2, "STAGES": 4, "BLOCKS": 132, "GROUP": 8,
+        "ORDER": "rows", "STORE": "tma",
+    }  # fmt: skip
+    low = {"BM": 64, "CONSUMERS": 1}
+    starts = (
+        large, large | {"ORDER": "hilbert"}, large | {"BN": 128, "STAGES": 6}, large | {"BM": 256, "BN": 128},
+        large | {"BM": 192, "BN": 128, "CONSUMERS": 3, "STAGES": 5}, large | low | {"BN": 256, "STAGES": 5},
+        large | low | {"BN": 128, "STAGES": 8}, large | {"BLOCKS": 0},
+        large | low | {"BN": 64, "STAGES": 10, "BLOCKS": 0}, large | {"BN": 64, "STAGES": 8},
+        large | {"BN": 64, "STAGES": 2, "BLOCKS": 0}, large | low | {"BN": 64, "STAGES": 2, "BLOCKS": 0},
+    )  # fmt: skip
+    return (*starts, *(start | {"STORE": "registers"} for start in starts))
 
 
 # --- Sizes that fit the problem -----------------------------------------------------------------------------

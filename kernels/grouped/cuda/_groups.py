@@ -29,11 +29,6 @@ def tiles(p: Problem, c: Any) -> dict[str, Any]:
     return {"rows": p.rows / numbers(p, c), "n": c.BN}
 
 
-def stored_row(p: Problem) -> Any:
-    """Elements of a stored row of B."""
-    return p.inputs[1].shape[2]
-
-
 def order() -> tuple[Any, ...]:
     """How blocks walk the tiles (tile_order.cuh)."""
     return choice("GROUP", 4, 8, 16), choice("ORDER", "rows", "snake", "hilbert")

@@ -1,3 +1,8 @@
-// gemm's texts for wgmma take the product of a group as it is, C's tile of BN columns: comes before operand_layout.cuh.
+// gemm's texts for wgmma take products as they are, C's tile of BN columns: comes before operand_layout.cuh.
 #define SWAP 0
 #define WIDTH BN
+#define PROMOTE 1
+#ifndef EIGHT
+#define EIGHT 0
+#define SCALES 0
+#endif
