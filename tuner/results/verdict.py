@@ -64,16 +64,17 @@ def threads_of(
     return tuple(sorted({int(config[threads]) for threads, config in declared if threads}))
 
 
-def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[float]) -> Judged | None:
+def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[Any]) -> Judged | None:
     """Decides which finalist becomes champion.
 
-    If there is no reigning champion, the lowest median wins, or the simplest finalist whose time counts as the
-    same. If there is one, a challenger must be clearly faster: ``same`` or ``ambiguous`` keeps the champion.
+    If there is no reigning champion, the lowest median wins; among finalists whose time counts as the same the
+    simplest, so that results do not flicker. If there is one, a challenger must be clearly faster: ``same`` or
+    ``ambiguous`` keeps the champion.
 
     Args:
         measured: Times by round for each finalist; none for those that failed.
         first_reigns: True if the first finalist is the reigning champion.
-        burdens: Complexity of each finalist, for device and reader; lower is simpler.
+        burdens: Complexity of each finalist, for device and reader, no two the same; lower is simpler.
 
     Returns:
         None if no finalist could be measured.
@@ -96,9 +97,7 @@ def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence
     return Judged(best if verdict == "faster" else 0, verdict)
 
 
-def _simplest_of_the_best(
-    measured: Sequence[Measurement], among: Sequence[int], burdens: Sequence[float]
-) -> int:
+def _simplest_of_the_best(measured: Sequence[Measurement], among: Sequence[int], burdens: Sequence[Any]) -> int:
     fastest = min(among, key=lambda number: measured[number].time_s or 0.0)
     same = [
         number
@@ -106,7 +105,7 @@ def _simplest_of_the_best(
         if number == fastest
         or compare(measured[fastest].samples_s, measured[number].samples_s).verdict == "same"
     ]
-    return min(same, key=lambda number: (burdens[number], number != fastest))
+    return min(same, key=burdens.__getitem__)
 
 
 def pairs_of(played: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:

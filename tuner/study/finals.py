@@ -240,7 +240,7 @@ class Finals:
         self, finals: Sequence[Record], libraries: Sequence[Record], holder_plays: bool
     ) -> Champion | None:
         """Judges and stores the finals; the library counts with its fastest number of threads."""
-        burdens = [self._burden(record.kernel, record.measurement) for record in finals]
+        burdens = list(map(self._burden, finals))
         judged = judge([record.measurement for record in finals], holder_plays, burdens)
         if judged is None:
             return None
@@ -261,10 +261,11 @@ class Finals:
         self._session.store.crown(champion)
         return champion
 
-    def _burden(self, kernel: str, measurement: Measurement) -> float:
-        """Complexity of a finalist: its step of the ladder first, then its registers."""
-        report = measurement.compiled
-        return 1000.0 * list(self._kernels).index(kernel) + (report.registers if report else 0)
+    def _burden(self, record: Record) -> tuple[int, int, int, str]:
+        """Complexity of a finalist: its step of the ladder, registers, shared memory, and the config's text."""
+        report = record.measurement.compiled
+        taken = (report.registers, report.shared_bytes) if report else (0, 0)
+        return list(self._kernels).index(record.kernel), *taken, str(Config(record.config))
 
 
 def known_baselines(session: Session) -> list[Record]:
