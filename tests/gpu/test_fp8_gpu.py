@@ -60,6 +60,17 @@ def test_the_library_is_right(epilogue: str, device: Device) -> None:
     assert wrong_starts(problem, found, device) == []
 
 
+def test_bytes_of_cupy_in_another_layout_are_multiplied(device: Device) -> None:
+    a, b = (
+        cp.random.default_rng(3).integers(0, 120, shape, dtype="uint8") for shape in ((304, 512), (512, 256))
+    )
+    scales = cp.full(1, 0.5, "float32"), cp.full(1, 2, "float32")
+    got = tuner.matmul(a, b, scale_a=scales[0], scale_b=scales[1], dtype="float32")
+    wide = [x.get().view(EIGHT).astype("f8") for x in (a, b)]
+    right = wide[0] @ wide[1]
+    assert abs(got.get() - right).max() <= problem_of((304, 256, 512), "to-float32").tolerance * right.max()
+
+
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("by", ["kernel", "library"])
 def test_tensors_of_pytorch_are_multiplied(by: str, scale: str, device: Device) -> None:
