@@ -1,8 +1,8 @@
 """Configs for all numbers of rows that give a row the same bits: one for each range, all of one class of rows.
 
-A study searches each power of two of rows. Of each class of bits that it saw, the fastest config's rows are
-hashed. The configs of the best classes are timed at the other sizes, and the class is taken whose speeds have
-the largest geometric mean. Its configs are proven with more rows, at sizes between, too, and timed beside the
+A study searches each of some sizes. Of each class of bits that it saw, the fastest config's rows are hashed.
+The configs of the best classes are timed at the other sizes, and the class is taken whose speeds have the
+largest geometric mean. Its configs are proven with more rows, at sizes between, too, and timed beside the
 library.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
+from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound
 from tuner.report.remeasuring import MissingTime, remeasure
 from tuner.results.measurement import VARIES, Outcome, compare
@@ -34,9 +35,11 @@ FEW_ROWS, ROWS = 37, 1009
 #: Classes of rows that are timed at all sizes; configs that are proven and play the finals of a size.
 MOST_TIMED, FINALISTS = 4, 3
 #: Shares of the time until the searches end, and until the other sizes are timed.
-SEARCHED, TIMED = 0.5, 0.75
-#: Seconds of a size at the least, or there are fewer sizes; of its finals at the most.
-LEAST_S, FINALS_S = 8.0, 5.0
+SEARCHED, TIMED = 0.6, 0.8
+#: Seconds of a size at the least, and on a host, or there are fewer sizes; of its finals at the most.
+LEAST_S, LEAST_HOST_S, FINALS_S = 3.5, 10.0, 5.0
+#: Between powers of two from here on there are three sizes more: of more tiles, not all run at once.
+WAVES = 64
 #: Speed that a class is taken to have at a size where it was not timed, of the fastest.
 UNTIMED = 0.5
 
@@ -86,7 +89,8 @@ class _RowSearch:
         self._device, self._begun_s = crew.devices[0].info, time.monotonic()
         key, top = ProblemKey.of(request.problem), request.problem.dims[self._dim]
         self._study = rows_study(key, self._device.name, request.regime, self._dim)
-        self.sizes = _sizes(top, request.seconds)
+        self._least_s = LEAST_HOST_S if kind_of(self._device.kind).is_host else LEAST_S
+        self.sizes = _sizes(top, None if request.seconds is None else int(request.seconds / self._least_s))
         #: Size -> class of rows -> its configs with their times in seconds; the fastest first, both.
         self._timed: dict[int, dict[str, dict[Named, float]]] = {}
         self._class_of: dict[tuple[int, str], str] = {}
@@ -106,7 +110,7 @@ class _RowSearch:
         """
         for number, size in enumerate(self.sizes[::-1]):
             seconds = self._share_s(SEARCHED, len(self.sizes) - number)
-            if number and seconds is not None and seconds < SEARCHED * LEAST_S / 2:
+            if number and seconds is not None and seconds < SEARCHED * self._least_s / 2:
                 self.sizes = self.sizes[-number:]
                 break
             asked = replace(self._request, problem=self._at(size), seconds=seconds, finals_s=0.0, invariant="")
@@ -118,10 +122,12 @@ class _RowSearch:
     def time_elsewhere(self) -> None:
         """Times the configs of the best classes at the other sizes."""
         best, place = self.ranked()[:MOST_TIMED], (self._request.regime, self._study)
-        chosen = {
-            next(iter(known[name])): None for known in self._timed.values() for name in best if name in known
+        fastest = {
+            size: [next(iter(known[name])) for name in best if name in known]
+            for size, known in self._timed.items()
         }
         for number, size in enumerate(self.sizes):
+            chosen = dict.fromkeys(one for other in self._near(size) for one in fastest[other])
             problem, best_s = self._at(size), _fastest_s(self._timed[size]) or None
             known = {one for configs in self._timed[size].values() for one in configs}
             missing = [
@@ -193,9 +199,12 @@ class _RowSearch:
         return ranges
 
     def _known(self, size: int, name: str) -> dict[Named, None]:
-        """A class's configs, those that were timed at a size first, then those of larger and smaller ones."""
-        near = sorted(self.sizes, key=lambda other: (other < size, abs(other - size)))
-        return {one: None for other in near for one in self._timed[other].get(name, ())}
+        """A class's configs, those that were timed at a size first, then those of the nearest other ones."""
+        return {one: None for other in self._near(size) for one in self._timed[other].get(name, ())}
+
+    def _near(self, size: int) -> list[int]:
+        """The sizes, the nearest ones first."""
+        return sorted(self.sizes, key=lambda other: abs(math.log(other / size)))
 
     def _final(
         self, session: Session, known: Iterable[Named], sizes: Sequence[int], rows: str, until_s: float
@@ -223,11 +232,14 @@ class _RowSearch:
         return Champion(best, library, compare(ours_s, theirs_s).ratio if theirs_s else 0.0, "first", {})
 
 
-def _sizes(top: int, seconds: float | None) -> list[int]:
-    """Powers of two up to a size, and that; evenly spaced ones, if there is no time for all."""
-    sizes = [*(1 << power for power in range((top - 1).bit_length())), top]
-    steps = len(sizes) - 1 if seconds is None else min(max(int(seconds / LEAST_S), 1), len(sizes)) - 1
-    return [sizes[-1 - round(step * (len(sizes) - 1) / max(steps, 1))] for step in range(steps, -1, -1)]
+def _sizes(top: int, most: int | None) -> list[int]:
+    """Powers of two up to a size, that size, and some between; evenly spaced ones if there may not be all."""
+    powers = [1 << power for power in range((top - 1).bit_length())]
+    between = {power * parts // 4 for power in powers if power >= WAVES for parts in (5, 6, 7)}
+    sizes = sorted({*powers, top, *(size for size in between if size < top)})
+    last = len(sizes) - 1
+    steps = last if most is None else min(max(most - 1, 0), last)
+    return [sizes[last - round(step * last / max(steps, 1))] for step in range(steps, -1, -1)]
 
 
 def _time_s(record: Record) -> float:
