@@ -8,6 +8,11 @@ A problem's layout says how B is stored, and how rows are spread over groups: ke
 and the fastest depends on it. ``uniform``: each row's group is drawn with equal chances. ``zipf``: with chances
 of 1, 1/2, 1/3... ``hot``: half of all rows are one group's. ``decode``: 1 to 8 rows each, as far as there are
 rows for it.
+
+Operands of 8 bits (e4m3) lie as in ``nt`` alone. Their scales, in float32, are parts of an epilogue: one for A
+and one for each matrix (``scale-tensor``); one for each row of A and each column of each product
+(``scale-line``); or one for 1 x 128 elements of A, stored by blocks of k, and for 128 x 128 of a matrix
+(``scale-block``). Results are bfloat16, or what the epilogue says.
 """
 
 from collections.abc import Mapping
@@ -15,7 +20,8 @@ from typing import Any
 
 import numpy
 
-from tuner import Baseline, Operation, Problem, Tensor, Work
+from tuner import FLOAT8_DTYPES, SCALES, Baseline, Epilogue, Operation, Problem, Tensor, Work
+from tuner.declare.epilogue import draws_of_scales, scales_of_stacks, values_of_stacks
 from tuner.declare.rules import smaller
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
@@ -32,20 +38,22 @@ LADDER = ("stacked", "tiled", "warp_mma", "wgmma")
 
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
-    b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    b, epilogue = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k), Epilogue.read(p.epilogue)
+    scales = scales_of_stacks(epilogue.scale, p.rows, p.n, p.k, p.groups)
     return (
         Tensor("a", (p.rows, p.k), p.dtype),
         Tensor("b", (p.groups, *b), p.dtype),
         Tensor("offsets", (p.groups,), "int32"),
-        Tensor("c", (p.rows, p.n), p.dtype, output=True),
+        *(Tensor(name, shape, "float32") for name, shape in scales.items()),
+        Tensor("c", (p.rows, p.n), epilogue.dtype(p.dtype), output=True),
     )
 
 
 def _work(p: Problem) -> Work:
     """Of B no more matrices are read than there are rows."""
-    a, b, offsets, c = (float(tensor.bytes) for tensor in p.tensors)
+    a, b, *others = (float(tensor.bytes) for tensor in p.tensors)
     read = b / p.groups * smaller(p.groups, p.rows)
-    return Work(flops=2.0 * p.rows * p.n * p.k, bytes=a + read + offsets + c)
+    return Work(flops=2.0 * p.rows * p.n * p.k, bytes=a + read + sum(others))
 
 
 def _sizes(p: Problem, generator: Any) -> Any:
@@ -66,15 +74,17 @@ def _sizes(p: Problem, generator: Any) -> Any:
 
 def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
     """Offsets in whole draws; the matrices as usual."""
-    return _sizes(p, generator).cumsum(axis=1) if tensor.name == "offsets" else None
+    if tensor.name == "offsets":
+        return _sizes(p, generator).cumsum(axis=1)
+    return draws_of_scales(tensor.name, p.k, generator, count)
 
 
 def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any) -> Any:
     """The library's products, one after the other, in a dtype."""
-    ends = arrays["offsets"].tolist()
-    for b, first, end in zip(arrays["b"], [0, *ends], ends, strict=False):
+    ends, scale = arrays["offsets"].tolist(), Epilogue.read(p.epilogue).scale
+    for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if end > first:
-            left, right = (of.astype(dtype, copy=False) for of in (arrays["a"][first:end], b))
+            left, right = values_of_stacks(xp, scale, arrays, slice(first, end), group, dtype)
             right = right.T if p.layout[1] == "t" else right
             if out.dtype == dtype:
                 xp.matmul(left, right, out=out[first:end])
@@ -102,6 +112,11 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices.cuda import cublas
 
+    if p.dtype in FLOAT8_DTYPES:
+        from tuner.devices.cublaslt.products import products_in_turn
+
+        products_in_turn(p, arrays, arrays["offsets"].tolist())
+        return
     a, b, c = (arrays[name].data.ptr for name in "abc")
     kind, size, turned = DATA_TYPES[p.dtype], arrays["a"].itemsize, p.layout[1]
     one, zero = cublas.one_and_zero("float32")
@@ -119,6 +134,10 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     stored: dict[str, Any] = {"A_TRANSPOSED": False, "B_TRANSPOSED": p.layout[1] == "t"}
+    if target == "cuda" and p.dtype in FLOAT8_DTYPES:
+        scales, result = ("", *SCALES).index(Epilogue.read(p.epilogue).scale), p.outputs[0].dtype
+        of = {"EIGHT": 1, "SCALES": scales, "FLOAT_RESULT": result == "float32", "BFLOAT": result == "bfloat16"}
+        return stored | of
     if target == "cuda":
         return stored | ({"BFLOAT": p.dtype == "bfloat16"} if p.dtype in HALVES else {"SCALAR": "float"})
     return stored
@@ -127,9 +146,11 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
 OPERATION = Operation(
     name="grouped",
     dims=("rows", "n", "k", "groups"),
-    dtypes=("float32", *HALVES),
+    dtypes=("float32", *HALVES, *FLOAT8_DTYPES),
     layouts=tuple(f"{stored}-{distribution}" for distribution in DISTRIBUTIONS for stored in ("nn", "nt")),
-    sums=dict.fromkeys(HALVES, "float32"),
+    layouts_of=dict.fromkeys(FLOAT8_DTYPES, tuple(f"nt-{distribution}" for distribution in DISTRIBUTIONS)),
+    scaled=FLOAT8_DTYPES,
+    sums=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "float32"),
     tensors=_tensors,
     work=_work,
     draws=_draws,
@@ -137,7 +158,11 @@ OPERATION = Operation(
     terms=lambda p: p.k,
     constants=_source_constants,
     baselines={
-        "cuda": Baseline("cuBLAS in a loop", _cublas),
-        "cpu": Baseline("NumPy in a loop", _numpy, names=dict.fromkeys(HALVES, "NumPy in a loop, in float32")),
+        "cuda": Baseline("cuBLAS in a loop", _cublas, names=dict.fromkeys(FLOAT8_DTYPES, "cuBLASLt in a loop")),
+        "cpu": Baseline(
+            "NumPy in a loop",
+            _numpy,
+            names=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "NumPy in a loop, in float32"),
+        ),
     },
 )

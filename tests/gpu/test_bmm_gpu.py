@@ -10,6 +10,7 @@ from fixtures.callable_records import crowned, empty_database, own_records, ran
 from fixtures.gpu_starts import starts, wrong_starts
 
 import tuner
+from tuner import FLOAT8_DTYPES, SCALES
 from tuner.declare.catalogue import builtin, computed_dtypes
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
@@ -22,6 +23,7 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 BMM = builtin().operation("bmm")
 KERNELS = builtin().of("bmm", "cuda")
+KINDS = [(dtype, layout) for dtype in BMM.dtypes for layout in BMM.layouts_of.get(dtype, BMM.layouts)]
 #: Batch, m, n, k: small and many, odd, one matrix that fills no tile, attention's.
 SIZES = [
     (5000, 32, 32, 32), (3001, 8, 8, 8), (777, 31, 17, 29), (1, 100, 200, 60), (16, 128, 64, 4096),
@@ -37,7 +39,9 @@ def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "") -> Pro
 @pytest.mark.parametrize("layout", BMM.layouts)
 def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: str, device: Device) -> None:
     for kernel in KERNELS:
-        dtypes = computed_dtypes(kernel, BMM)
+        dtypes = [
+            kind for kind in computed_dtypes(kernel, BMM) if layout in BMM.layouts_of.get(kind, BMM.layouts)
+        ]
         problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout)
         space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
         drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
@@ -45,10 +49,19 @@ def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: 
         assert wrong_starts(problem, found, device) == []
 
 
-@pytest.mark.parametrize("dtype", BMM.dtypes)
-@pytest.mark.parametrize("layout", BMM.layouts)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("sizes", [(40, 130, 208, 528), (300, 64, 128, 128)], ids=str)
+def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale: str, device: Device) -> None:
+    for result in ("", "+to-float32"):
+        dims = dict(zip(BMM.dims, sizes, strict=True))
+        problem = BMM.problem(dims, FLOAT8_DTYPES[0], epilogue=scale + result)
+        (kernel,) = builtin().of("bmm", "cuda", ("wgmma",))
+        assert wrong_starts(problem, starts(kernel, problem, device), device) == []
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
-    workload = Workload(device, problem_of((33, 40, 24, 136), dtype, layout), 3)
+    workload = Workload(device, problem_of((33, 40, 32, 144), dtype, layout), 3)
     run = device.library(workload)
     assert run is not None
     workload.begin(workload.first)

@@ -12,6 +12,7 @@ from fixtures.callable_records import crowned, empty_database, own_records, ran
 from fixtures.gpu_starts import starts, wrong_starts
 
 import tuner
+from tuner import FLOAT8_DTYPES, SCALES
 from tuner.declare.catalogue import builtin, computed_dtypes
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
@@ -24,6 +25,9 @@ cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 GROUPED = builtin().operation("grouped")
 KERNELS = builtin().of("grouped", "cuda")
+KINDS = [
+    (dtype, layout) for dtype in GROUPED.dtypes for layout in GROUPED.layouts_of.get(dtype, GROUPED.layouts)
+]
 #: Rows, n, k, groups: experts of a large layer, odd, fewer rows than groups, one group, many.
 SIZES = [(4096, 1024, 512, 8), (777, 131, 57, 9), (40, 256, 2048, 64), (300, 96, 64, 1), (3000, 64, 136, 400)]
 
@@ -38,7 +42,11 @@ def problem_of(sizes: tuple[int, ...], dtype: str, layout: str) -> Problem:
 def test_starts_and_configs_at_random_are_right(
     kernel: Kernel, sizes: tuple[int, ...], layout: str, device: Device
 ) -> None:
-    dtypes = computed_dtypes(kernel, GROUPED)
+    dtypes = [
+        kind
+        for kind in computed_dtypes(kernel, GROUPED)
+        if layout in GROUPED.layouts_of.get(kind, GROUPED.layouts)
+    ]
     problem = problem_of(sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
     space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
     drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
@@ -46,10 +54,19 @@ def test_starts_and_configs_at_random_are_right(
     assert wrong_starts(problem, found, device) == []
 
 
-@pytest.mark.parametrize("dtype", GROUPED.dtypes)
-@pytest.mark.parametrize("layout", GROUPED.layouts)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("sizes", [(4096, 1024, 512, 8), (777, 208, 528, 9), (40, 256, 2048, 64)], ids=str)
+def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale: str, device: Device) -> None:
+    for result in ("", "+to-float32"):
+        dims = dict(zip(GROUPED.dims, sizes, strict=True))
+        problem = GROUPED.problem(dims, FLOAT8_DTYPES[0], epilogue=scale + result)
+        (kernel,) = builtin().of("grouped", "cuda", ("wgmma",))
+        assert wrong_starts(problem, starts(kernel, problem, device), device) == []
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
 def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
-    workload = Workload(device, problem_of((333, 40, 136, 12), dtype, layout), 3)
+    workload = Workload(device, problem_of((333, 48, 144, 12), dtype, layout), 3)
     run = device.library(workload)
     assert run is not None
     workload.begin(workload.first)

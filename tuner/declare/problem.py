@@ -157,6 +157,8 @@ class Operation:
         emulated: Dtypes that the ``emulated`` precision may be chosen for.
         epilogues: Dtypes in which a result may have an epilogue (`tuner.declare.epilogue`): `tensors`,
             `scalars`, `work` and `reference` then heed `Problem.epilogue`.
+        scaled: Dtypes of 8 bits whose problems have no other parts of an epilogue than scales and the result's
+            dtype.
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
             whose `Scope.dtypes` name such a dtype compute in it.
         layouts_of: Dtype -> the layouts that it alone has.
@@ -188,6 +190,7 @@ class Operation:
     layouts: tuple[str, ...] = ("",)
     emulated: tuple[str, ...] = ()
     epilogues: tuple[str, ...] = ()
+    scaled: tuple[str, ...] = ()
     sums: Mapping[str, str] = field(default_factory=dict)
     scalars: Callable[[Problem], tuple[Scalar, ...]] = dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
@@ -286,8 +289,8 @@ class Operation:
             UnknownName: No such part.
             InputError: The words contradict each other; the operation has none in that dtype.
         """
-        text = Epilogue.read(epilogue).text
-        if text and dtype not in self.epilogues:
+        text, unscaled = Epilogue.read(epilogue).text, Epilogue.read(epilogue).unscaled
+        if text and dtype not in (self.epilogues if unscaled else (*self.epilogues, *self.scaled)):
             known = f"{self.name} in {', '.join(self.epilogues)}" if self.epilogues else "gemm"
             raise InputError(
                 f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"

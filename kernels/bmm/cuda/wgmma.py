@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner import (
+    FLOAT8_DTYPES,
     Constraint,
     Epilogue,
     Kernel,
@@ -67,7 +68,7 @@ KERNEL = Kernel(
         ),
     ),
     idea="tensor maps fetch what warpgroups multiply; blocks stay, and take tiles of all products in turn",
-    scope=Scope(dtypes=("float16", "bfloat16"), architecture="sm_90a"),
+    scope=Scope(dtypes=("float16", "bfloat16", *FLOAT8_DTYPES), epilogues=True, architecture="sm_90a"),
     parameters=wgmma_parameters(),
     constraints=(
         *wgmma_rules(lambda p, c: p.m),

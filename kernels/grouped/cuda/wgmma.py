@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import Epilogue, Kernel, Launch, Problem, Scope, Source, Step, TensorMap
+from tuner import FLOAT8_DTYPES, Epilogue, Kernel, Launch, Problem, Scope, Source, Step, TensorMap
 from tuner.declare.rules import wgmma_box, wgmma_parameters, wgmma_rules, wgmma_shared_bytes, wgmma_starts
 
 from ._groups import BMM, GEMM, blocks, countable, tiles
@@ -48,7 +48,7 @@ KERNEL = Kernel(
         ),
     ),
     idea="tensor maps fetch what warpgroups multiply; blocks that stay find their groups from the offsets",
-    scope=Scope(dtypes=("float16", "bfloat16"), architecture="sm_90a"),
+    scope=Scope(dtypes=("float16", "bfloat16", *FLOAT8_DTYPES), epilogues=True, architecture="sm_90a"),
     parameters=wgmma_parameters(),
     constraints=(*wgmma_rules(lambda p, c: p.rows / p.groups, 4), countable()),
     launch=_launch,

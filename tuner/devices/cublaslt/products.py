@@ -12,7 +12,7 @@ import cupy
 import numpy
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.epilogue import FLOAT8_DTYPES, Epilogue
+from tuner.declare.epilogue import BY_LINE, BY_TENSOR, FLOAT8_DTYPES, Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
@@ -144,6 +144,30 @@ def default_product(problem: Problem, arrays: Mapping[str, Any]) -> None:
     """
     for run in _default(problem, cupy.cuda.runtime.getDevice()):
         run({name: array.data.ptr for name, array in arrays.items()})
+
+
+def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence[int]) -> None:
+    """Queues products of rows of 8 bits that end at such numbers, each with its matrix of a stack.
+
+    Args:
+        problem: Its dims `n` and `k`, dtype and epilogue are those of each product.
+        arrays: CuPy arrays by name; scales as `tuner.declare.epilogue.scales_of_stacks` has them.
+        ends: Where the rows of each matrix end.
+    """
+    gemm, scale = builtin().operation("gemm"), Epilogue.read(problem.epilogue).scale
+    first_rows = [0, *ends]
+    for matrix, (first, end) in enumerate(zip(first_rows, ends, strict=False)):
+        if end == first:
+            continue
+        of = gemm.problem(
+            {"m": end - first, "n": problem.n, "k": problem.k}, problem.dtype, "nt", "", problem.epilogue
+        )
+        part = {name: arrays[name][first:end] for name in "ac"} | {"b": arrays["b"][matrix]}
+        if scale:
+            of_a = arrays["scale_a"]
+            own = of_a if scale == BY_TENSOR else of_a[first:end] if scale == BY_LINE else of_a[:, first:end]
+            part |= {"scale_a": cupy.ascontiguousarray(own), "scale_b": arrays["scale_b"][matrix : matrix + 1]}
+        default_product(of, part)
 
 
 @functools.cache
