@@ -194,7 +194,7 @@ def scales_of_stacks(scale: str, rows: Any, n: Any, k: Any, matrices: Any) -> di
 
 def draws_of_scales(name: str, k: int, generator: Any, count: int) -> Any:
     """Numbers for scales, with which sums of normal numbers are of size 1; None for other inputs."""
-    scales = generator.uniform(0.75, 1.25, count) if name in ("scale_a", "scale_b") else None
+    scales: Any = generator.uniform(0.75, 1.25, count) if name in ("scale_a", "scale_b") else None
     return scales / math.sqrt(k) if name == "scale_a" else scales
 
 
