@@ -1,6 +1,6 @@
 """Products with an epilogue on a real GPU: kernels, library, calls, exports.
 
-Alone: ``pytest tests/gpu/test_epilogue_gpu.py``; ``scripts/bench/half`` runs it before it measures.
+Alone: ``pytest tests/gpu/test_epilogue_gpu.py``.
 """
 
 from pathlib import Path
