@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any, NamedTuple, Unpack
 
@@ -33,12 +34,13 @@ from tuner.python.tuned import Tuned
 from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown
 from tuner.results.objectives import KEEP
 from tuner.results.record import ProblemKey
-from tuner.study.requests import StudyOptions, asked
+from tuner.study.locks import database_lock
+from tuner.study.requests import StudyOptions, asked, database_url
 
 #: Seconds of tuning at the first call of a tuned function, unless it or the process says another number.
 SECONDS = 10.0
-#: Seconds that such a call waits for others who use the device, and between two attempts.
-LOCK_S, AGAIN_S = 30.0, 0.2
+#: Times its seconds that such a call waits for others who use the device; seconds between two attempts.
+WAITS, AGAIN_S = 3.0, 0.2
 
 
 class KernelOptions(OwnOptions, total=False):
@@ -282,20 +284,23 @@ class TunedFunction:
     def _measured(self, placed: PlacedKernel) -> Mapping[str, Any] | None:
         """The config that is fastest, found now; None where nothing could be measured, with a warning.
 
-        Others who use the device are waited for.
+        Others who use the device are waited for. Where others measure the same on a board of the same model,
+        their answer is taken: processes, and ranks on several boards, agree on one config.
         """
         usual = SECONDS if chosen().seconds == misses.SECONDS else chosen().seconds
         bits = self._options.get("bits") or chosen().bits
         options = StudyOptions(seconds=self._options.get("seconds") or usual, bits=bits)
-        until_s = time.monotonic() + LOCK_S
+        url, info = database_url(self._options.get("db") or ""), placed.device.info
+        problem = replace(info, uuid=f"{info.name} {ProblemKey.of(placed.problem)}")
+        until_s = time.monotonic() + WAITS * (options["seconds"] or usual)
         while True:
             try:
-                return self._tuned(placed, options).config
+                with database_lock(url, problem, f"tune {self._code.name}"):
+                    known = self._answer(placed)  # another process may have measured it meanwhile
+                    keeps = known.keeps(bits) and not known.stale
+                    return known.config if keeps else self._tuned(placed, options).config
             except (NothingFound, LockedByAnother) as nothing:
                 if isinstance(nothing, NothingFound) or time.monotonic() > until_s:
                     warnings.warn(f"{nothing}; a config that is not tuned runs", UserWarning, stacklevel=6)
                     return None
             time.sleep(AGAIN_S)
-            known = self._answer(placed)  # another process may have measured it meanwhile
-            if known.keeps(bits) and not known.stale:
-                return known.config

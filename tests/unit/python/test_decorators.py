@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 import pytest
+from fixtures.fake_device import BOARD
 from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned, install, on_gpu
 from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plain_device
 
@@ -98,15 +99,31 @@ def test_a_device_that_others_use_is_waited_for_and_then_the_first_config_runs(
     add = adder(here, on_miss="measure", seconds=60)
     held = find(f"fake:{here / 'device.json'}")
     with occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
-        monkeypatch.setattr(decorators, "LOCK_S", 0.3)
+        monkeypatch.setattr(decorators, "WAITS", 0.005)
         with pytest.warns(UserWarning, match="another study.*; a config that is not tuned runs"):
             add(*add_arguments(500))
     assert ran.pop()["block_size_x"] == 32
-    monkeypatch.setattr(decorators, "LOCK_S", 30.0)
+    monkeypatch.setattr(decorators, "WAITS", 3.0)
     with ThreadPoolExecutor(1) as pool, occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
         pool.submit(add, *add_arguments(600))
         time.sleep(0.3)
     assert ran.pop()["block_size_x"] != 32, "it was measured"
+
+
+def test_boards_of_a_model_that_come_to_a_problem_together_run_one_config(
+    here: Path, ran: list[dict[str, Any]]
+) -> None:
+    boards = [
+        plain_device(here / f"{best}.json", info=BOARD | {"uuid": f"FAKE-{best}"},
+                     rules=[{"where": {"block_size_x": best}, "latency_s": 1e-4}])
+        for best in (64, 256)
+    ]  # fmt: skip
+    more: Any = {"problem_size": "n", "reference": numpy.add, "on_miss": "measure", "seconds": 20}
+    adds = [tuner.cuda_kernel(VECTOR_ADD, "vector_add", PARAMS, device=board, **more) for board in boards]
+    with ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(lambda add: add(*add_arguments(500)), adds))) == 2
+    assert ran[0] == ran[1]
+    assert ran[0]["block_size_x"] in (64, 256), "it was measured"
 
 
 def turn(a: Any, out: Any, rows: int, cols: int, BLOCK: int = 4) -> None:
