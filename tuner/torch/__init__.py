@@ -32,9 +32,9 @@ from tuner.errors import InputError
 from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
 from tuner.python import misses, on_miss
-from tuner.python.arrays import Operand
-from tuner.python.decisions import decision_for
-from tuner.python.requests import precision_of, request_for
+from tuner.python.arrays import Operand, family_of
+from tuner.python.decisions import decision_for, keep
+from tuner.python.requests import PRECISION, precision_of, request_for
 
 __all__ = ["Product", "prepare", "product", "scaled_product", "use"]
 
@@ -82,6 +82,10 @@ class Held(NamedTuple):
 
 #: One for each content: compiled programs know it by its identity.
 _held = functools.cache(Held)
+#: For each, products met without gradients -> check of tensors that lie so, epoch, whether PyTorch's is run.
+_WAYS: dict[Held, dict[Any, Any]] = {}
+#: What is known of its tensors.
+PYTORCH: Any = family_of(torch.empty(0))
 #: Dtypes of results of 8-bit numbers -> the part of an epilogue that says it.
 _RESULTS = {dtype: word for word, dtype in RESULTS.items()}
 #: What collects the products that are asked for; autograd's threads see it, too.
@@ -232,6 +236,21 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
     return result.view(*left.shape[:-1], right.shape[-1])
 
 
+def _is_bare(tensors: Sequence[Tensor]) -> bool:
+    """Whether neither gradients nor autocast are asked for."""
+    return not (_has_gradients(tensors) or torch.is_autocast_enabled(tensors[0].device.type))
+
+
+def _is_left(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> bool:
+    """Whether records leave a product to PyTorch; not where there is none of its own."""
+    tensors = {"a": a, "b": b} | ({} if bias is None else {"bias": bias})
+    operands = {name: PYTORCH.operand(tensor) for name, tensor in tensors.items()}
+    precision = held.precision if a.dtype == torch.float32 else ""
+    epilogue = Epilogue(bias="" if bias is None else "bias-col")
+    decision = decision_for(request_for("matmul", operands, precision, epilogue=epilogue, bits=held.bits))
+    return decision is None or (decision.kernel is None and not decision.is_miss)
+
+
 def _is_plain(tensor: Tensor, like: Tensor) -> bool:
     return (
         tensor.dtype == like.dtype and tensor.dtype in DTYPES and tensor.device == like.device
@@ -343,17 +362,21 @@ def _gelu(held: Held, x: Tensor, approximate: str = "none") -> Any:
     return _activation(x, "gelu-tanh" if approximate == "tanh" else "gelu")
 
 
-def _linear(held: Held, given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    return _multiplied(given, weight.t(), bias, held) if weight.ndim == 2 else NotImplemented
+#: Two operands and maybe a bias.
+Operands = tuple[Tensor, Tensor, Tensor | None]
 
 
-def _matmul(held: Held, given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Any:
+def _linear(given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operands | None:
+    return (given, weight.t(), bias) if weight.ndim == 2 else None
+
+
+def _matmul(given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Operands | None:
     fits = not ndim or given.ndim == other.ndim == ndim
-    return _multiplied(given, other, None, held) if fits and not more else NotImplemented
+    return (given, other, None) if fits and not more else None
 
 
-def _addmm(held: Held, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
-    return NotImplemented if more else _multiplied(a, b, bias, held)
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Operands | None:
+    return None if more else (a, b, bias)
 
 
 @torch.library.custom_op("tuner::scaled_product", mutates_args=())
@@ -416,13 +439,16 @@ def _scaled_mm(
     return scaled_product(a, b, scale_a, scale_b, bias, out_dtype, held.bits)
 
 
-#: Functions of PyTorch -> what they become inside `use`.
-REPLACED: Mapping[Any, Callable[..., Any]] = {
+#: Products of PyTorch -> what takes their operands apart; None for what is left to PyTorch.
+PRODUCTS: Mapping[Any, Callable[..., Operands | None]] = {
     functional.linear: _linear,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
     **dict.fromkeys((torch.mm, Tensor.mm), functools.partial(_matmul, ndim=2)),
     **dict.fromkeys((torch.bmm, Tensor.bmm), functools.partial(_matmul, ndim=3)),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+}
+#: Other functions -> what they become inside `use`.
+REPLACED: Mapping[Any, Callable[..., Any]] = {
     torch._scaled_mm: _scaled_mm,
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
     functional.silu: _silu,
@@ -455,17 +481,39 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         super().__init__()
         bits = misses.checked(bits, "class of bits", misses.BITS)
         self._held = _held(precision and precision_of(precision), bits)
+        self._ways = _WAYS.setdefault(self._held, {})
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replaces what `REPLACED` names; called by PyTorch."""
-        replacement = REPLACED.get(func)
-        if replacement is not None:
-            result = replacement(self._held, *args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
-        return func(*args, **(kwargs or {}))
+        """Replaces what `PRODUCTS` and `REPLACED` name; called by PyTorch."""
+        more, apart, result = kwargs or {}, PRODUCTS.get(func), NotImplemented
+        if apart is not None and not (more or _COLLECTORS or torch.compiler.is_compiling()):
+            return self._eager(func, apart, args)
+        if apart is not None:
+            operands = apart(*args, **more)
+            result = NotImplemented if operands is None else _multiplied(*operands, self._held)
+        elif func in REPLACED:
+            result = REPLACED[func](self._held, *args, **more)
+        return func(*args, **more) if result is NotImplemented else result
+
+    def _eager(self, func: Any, apart: Callable[..., Operands | None], args: tuple[Any, ...]) -> Any:
+        """A product's result; how it is had is kept for tensors without gradients."""
+        tensors = args if args[-1] is not None else args[:-1]
+        precision = self._held.precision or PRECISION.get()
+        near = func, precision, len(tensors), args[0].numel(), args[1].numel()
+        check, epoch, left = self._ways.get(near, (None, 0, False))
+        known = check is not None and epoch == misses.EPOCH[0] and check(*tensors)
+        if known and left:
+            return func(*args)
+        operands = apart(*args)
+        if known and operands is not None:
+            return _tuned(*operands, self._held.precision, bits=self._held.bits)
+        result = NotImplemented if operands is None else _multiplied(*operands, self._held)
+        if operands is not None and _is_bare(tensors):
+            left = result is NotImplemented or _is_left(*operands, self._held)
+            keep(self._ways, near, (PYTORCH.check(tensors), misses.EPOCH[0], left))
+        return func(*args) if result is NotImplemented else result
 
     def __call__(self, of: Any) -> Any:
         """Makes a function, or a module, always run inside."""

@@ -43,6 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         result = result if bias is None else result + bias
         return tuned.ACTIVATIONS[activation](result) if activation else result
 
+    tuner.clear_caches()
     monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
     monkeypatch.setattr(tuned, "tuned_product", product)
     return calls
@@ -164,6 +165,7 @@ def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
     def compiled(x: Any, weight: Any, *more: Any) -> Any:
         return tuned.scaled_product(x, weight.t(), *more, torch.float32, "")
 
+    tuner.clear_caches()
     monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
     x, weight = (torch.randn(shape, 256).to(torch.float8_e4m3fn) for shape in (16, 32))
     of_a, of_b, bias = torch.rand(16, 2), torch.rand(2, 1), torch.rand(32)
