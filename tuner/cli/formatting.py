@@ -91,18 +91,21 @@ def limit_text(limit: Mapping[str, Any]) -> str:
 
 
 def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The speed-up over the library's fastest form, and over its default form if that is another."""
+    """The speed-up over the library's fastest form, over its default if that is another, and over its best."""
     speedup, hardest = answer["speedup"], answer.get("hardest")
     if speedup is None:
         return []
     intervals = {pair["ratio"]: (pair["low"], pair["high"]) for pair in answer.get("pairs", ())}
     # Where the quotient of the two times is another than the median of the rounds' ratios, rounds disagree.
     known = *intervals.get(speedup, ()), speedup, answer["baseline"]["time_s"] / answer["time_s"]
-    own = beside(speedup, min(known), max(known), answer["baseline"]["name"])
-    if hardest is None or hardest["speedup"] >= speedup:
-        return [("speed-up", own)]
-    told = beside(hardest["speedup"], *intervals[hardest["speedup"]], hardest["name"])
-    return [("speed-up", f"{told} ({own} as it runs by itself)")]
+    told = beside(speedup, min(known), max(known), answer["baseline"]["name"])
+    if hardest is not None and hardest["speedup"] < speedup:
+        form = beside(hardest["speedup"], *intervals[hardest["speedup"]], hardest["name"])
+        told = f"{form} ({told} as it runs by itself)"
+    rows, best = [("speed-up", told)], answer.get("library_best")
+    if best is not None:
+        rows.append(("at its best", beside(best["speedup"], *intervals[best["speedup"]], best["name"])))
+    return rows
 
 
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tuner.devices.detect import kind_of
 from tuner.errors import TunerError
 from tuner.results.measurement import VARIES, complaints
 from tuner.results.objectives import KEEP, LIBRARY_BITS, told
-from tuner.results.record import Champion, ProblemKey, Record
+from tuner.results.record import Champion, Pair, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
 EXACT, PREDICTED, SIMILAR_DEVICE, DEFAULT = "exact", "predicted", "similar-device", "default"
@@ -206,7 +206,7 @@ class Answer:
         assert asked is not None, "an answer without a question is that of a record"
         place = _place_json(asked.problem, asked.device, asked.regime)
         own = _place_json(record.problem, record.device, record.regime) if record else {}
-        pair = champion.hardest if champion else None
+        pair, best = (champion.hardest, champion.library_best) if champion else (None, None)
         trials = {"total": 0, "measured": 0, "failed": 0} | dict(champion.trials if champion else {})
         return {
             **place, "kernel": self.kernel, "config": dict(self.config), **_figures(champion),
@@ -222,7 +222,9 @@ class Answer:
             "bits": record.measurement.bits if record else "",
             **({"rows": record.measurement.rows} if record and record.measurement.rows else {}),
             # The fastest form of the library that the champion was compared with; null where that is not kept.
-            "hardest": pair and {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio},
+            "hardest": _of_pair(pair),
+            # The fastest of the library's own algorithms, which it runs only if asked to.
+            "library_best": _of_pair(best),
             "provisional_reasons": list(self.doubts),
             "busy": list(complaints(record.measurement.circumstances, record.device.cores)) if record else [],
             "precision": asked.problem.precision,
@@ -235,6 +237,10 @@ def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[st
         "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype, "layout": problem.layout,
         "device": {"name": device.name, "kind": device.kind}, "regime": regime,
     }  # fmt: skip
+
+
+def _of_pair(pair: Pair | None) -> dict[str, Any] | None:
+    return {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio} if pair else None
 
 
 def _figures(champion: Champion | None) -> dict[str, Any]:

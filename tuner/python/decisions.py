@@ -264,9 +264,8 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     device, reasons = answer.question.device, "; ".join(answer.reasons)
     by_library = partial(_by_library, problem, device, answer=answer)
     library = by_library("").library
-    measured = (
-        f"measured at {answer.speedup:.3f} x {library}" if answer.speedup else "measured, no library beside"
-    )
+    leads = answer.champion.leads if answer.champion is not None else ""
+    measured = f"measured at {leads}" if leads else "measured, no library beside"
     if answer.use != "kernel":
         return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
     if answer.match == DEFAULT:

@@ -222,6 +222,9 @@ class Tuned:
             known = self.speedup or 0.0, library_s / self.time_s
             ratio = beside(known[0], min(known), max(known), library)
             yield f"  {library}: {duration(library_s)}" + (f"; the champion is {ratio}" if self.speedup else "")
+        if self.champion is not None and (best := self.champion.library_best):
+            ratio = f"the champion is {best.comparison.ratio:.3f} x {best.other.split()[0]}"
+            yield f"  the library at its best: {duration(best.time_s)}; {ratio}"
         error = record.measurement.error
         if error is not None:
             on = "the given inputs alone" if self.problem.operation.fixed else "fresh random inputs"

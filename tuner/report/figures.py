@@ -212,7 +212,7 @@ def _row(champion: Champion) -> dict[str, Any]:
     """What is drawn of a champion: by name, its figures and dims."""
     record, doubtful = champion.record, bool(champion.doubts)
     ratio, time_s = champion.speedup or 0.0, record.measurement.time_s or 0.0
-    words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio:.3f} x library"
+    words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {champion.leads}"
     return {
         "operation": record.problem.operation, "words": words + (", provisional" if doubtful else ""),
         "doubtful": doubtful, "time": time_s, "speedup": ratio,

@@ -368,7 +368,7 @@ class Champion:
         record = self.record
         return {
             "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
-            "tflops": record.tflops, "gbps": record.gbps, "speedup": self.speedup or None,
+            "tflops": record.tflops, "gbps": record.gbps, "speedup": self.speedup or None, "leads": self.leads,
             "provisional_reasons": list(self.doubts), "record_id": record.id, "bits": record.measurement.bits,
         }  # fmt: skip
 
@@ -386,6 +386,26 @@ class Champion:
         library = self.baseline.kernel if self.baseline else ""
         of_it = [pair for pair in self.own_pairs if library and f"{pair.other}, ".startswith(f"{library}, ")]
         return min(of_it, key=lambda pair: pair.comparison.ratio, default=None)
+
+    @property
+    def library_best(self) -> Pair | None:
+        """The pair with the fastest of the library's own algorithms, which it runs only if asked to.
+
+        None if none of them played, or if pairs were not kept.
+        """
+        from tuner.declare.language import languages  # it loads NumPy
+
+        libraries = tuple(name for name, language in languages().items() if language.is_library)
+        own = [pair for pair in self.own_pairs if pair.other.startswith(libraries)]
+        return min(own, key=lambda pair: pair.comparison.ratio, default=None)
+
+    @property
+    def leads(self) -> str:
+        """Its speed-ups over the library by itself and at its best, for people; empty without one."""
+        best = self.library_best
+        named = [(self.speedup, self.baseline.kernel)] if self.baseline and self.speedup else []
+        named += [(best.comparison.ratio, f"the best of {best.other.split()[0]}")] if best else []
+        return ", ".join(f"{ratio:.3f} x {name}" for ratio, name in named)
 
 
 class Subject(NamedTuple):

@@ -236,7 +236,7 @@ def test_a_fresh_clone_shows_what_is_published(tmp_path: Path) -> None:
         # Share of the limit, registers, spilled bytes, shared bytes, occupancy.
         facts = r'(<td class="n">\d+( %)?</td>){5}'
         assert re.search(facts, texts["/device?name=NVIDIA+H200"])
-        hover = r"gemm 64 x 64 x 64 float32 nn\\u003cbr\\u003e\w+, [\d.]+ us, [\d.]+ x library"
+        hover = r"gemm 64 x 64 x 64 float32 nn\\u003cbr\\u003e\w+, [\d.]+ us, [\d.]+ x cuBLAS"
         assert re.search(hover, texts["/device?name=NVIDIA+H200"])
         assert "Nothing was measured" not in texts[asked]
         assert 'id="over-time"' not in texts[asked], "one champion is no development"

@@ -11,7 +11,7 @@ from fixtures.fake_device import BEST_S, TOY, database, stored, study, write_dev
 from tuner.cli.formatting import answer_rows
 from tuner.devices.detect import kind_of
 from tuner.lookup import Answer
-from tuner.results.measurement import Measurement, Outcome
+from tuner.results.measurement import Comparison, Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
 from tuner.store import Store
 
@@ -113,6 +113,17 @@ def test_a_champion_is_no_faster_than_in_the_state_of_a_program_that_suits_it_le
     )
     # The rounds of the finals found twice the library's speed: no one figure is right.
     assert dict(answer_rows(answer))["speed-up"].startswith("as fast as CuPy (0.800 to ")
+
+
+def test_the_library_by_itself_and_at_its_best_are_both_told(tmp_path: Path) -> None:
+    champion = study(tmp_path, write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)).champion
+    (pair, *_), of = champion.own_pairs, Comparison(1.25, 1.24, 1.26, "faster")
+    best = replace(pair, other="cublaslt PROPOSAL=3", comparison=of)
+    other = replace(best, other="cublaslt PROPOSAL=1", comparison=replace(of, ratio=1.3))
+    champion = replace(champion, speedup=2.0, pairs=(other, best, *champion.own_pairs))
+    rows = dict(answer_rows(Answer(champion).to_json()))
+    assert rows["at its best"] == "1.250 x cublaslt PROPOSAL=3"
+    assert champion.leads == "2.000 x CuPy, 1.250 x the best of cublaslt"
 
 
 # The third are called as programs call them, for which each needs seconds.
