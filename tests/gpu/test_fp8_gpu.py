@@ -4,10 +4,12 @@ Alone: ``pytest tests/gpu/test_fp8_gpu.py``; about half a minute.
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.exported import champion, imported
 from fixtures.gpu_starts import starts, wrong_starts
 
 import tuner
@@ -16,6 +18,7 @@ from tuner.declare.epilogue import SCALES
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 from tuner.devices.protocol import Device
+from tuner.export import export
 from tuner.python.decisions import device_info
 
 __all__ = ["empty_database", "own_records"]
@@ -58,6 +61,19 @@ def test_the_library_is_right(epilogue: str, device: Device) -> None:
     problem = problem_of((256, 384, 512), epilogue)
     found = [(LIBRARY, config) for config in LIBRARY.first_configs() if config["FAST"] == 0]
     assert wrong_starts(problem, found, device) == []
+
+
+def test_the_exported_module_computes(device: Device, tmp_path: Path) -> None:
+    problem = problem_of((304, 256, 512), "scale-tensor+to-float32")
+    case = champion(KERNEL, problem, dict(starts(KERNEL, problem, device)[0][1]))
+    module = imported(export(case, KERNEL, problem, "python", tmp_path)[0])
+    a, b = (
+        cp.random.default_rng(3).integers(0, 120, shape, dtype="uint8") for shape in ((304, 512), (512, 256))
+    )
+    ones = cp.ones(1, "float32"), cp.ones(1, "float32")
+    wide = [x.get().view(EIGHT).astype("f8") for x in (a, b)]
+    right = wide[0] @ wide[1]
+    assert abs(module.matmul(a, b, *ones).get() - right).max() <= problem.tolerance * right.max()
 
 
 def test_bytes_of_cupy_in_another_layout_are_multiplied(device: Device) -> None:

@@ -27,6 +27,7 @@ SHARES = {"SPLIT_K": 2, "STORE": "registers", "CLUSTER_M": 1, "WIDTH": 128}
 BY_NVCC = {
     "register_tiled tn float32": {}, "wgmma_tma nt bfloat16": {}, "wgmma_tma tn float16": SHARES,
     "wgmma_tma nn bfloat16": {**SHARES, "ADD": "after", "BLOCKS": 0}, "half_tiled nn bfloat16": {},
+    "wgmma_fp8 nt float8_e4m3fn": {},
 }  # fmt: skip
 
 
