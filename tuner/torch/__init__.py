@@ -34,9 +34,10 @@ from tuner.python import matmul as tuned_product
 from tuner.python import misses, on_miss
 from tuner.python.arrays import Operand, family_of
 from tuner.python.decisions import decision_for, keep
+from tuner.python.functions import grouped as tuned_groups
 from tuner.python.requests import PRECISION, precision_of, request_for
 
-__all__ = ["Product", "prepare", "product", "scaled_product", "use"]
+__all__ = ["Product", "grouped", "prepare", "product", "scaled_product", "use"]
 
 #: Where tuned kernels take PyTorch's tensors; elsewhere the operator is PyTorch's own product.
 KERNELS_ON = {"cuda"}
@@ -104,7 +105,7 @@ def product(
 
     Args:
         a: Shape (M, K), or (..., M, K) for a stack.
-        b: Shape (K, N), or (..., K, N) for a stack of as many; of the same dtype on the same device.
+        b: Shape (K, N), or (..., K, N) for a stack, which broadcasts with `a`; of the same dtype and device.
         bias: Shape (N,), or None, as it is for stacks.
         precision: As of `tuner.matmul`; it counts for float32 alone.
         activation: One of `ACTIVATIONS`; empty for none, as it is where there are gradients.
@@ -127,7 +128,8 @@ def _(
 ) -> Tensor:  # fmt: skip
     if fusable and "torch._inductor.fx_passes.post_grad" in sys.modules:
         _fuse_in_inductor()
-    return a.new_empty((*a.shape[:-1], b.shape[-1]))
+    lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
 
 
 @torch.library.custom_op("tuner::activated", mutates_args=())
@@ -155,11 +157,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (a, b), (for_a, for_b, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     of_a = of_b = None
     if for_a:
-        of_a = ctx.product(grad, b.mT)
+        of_a = ctx.product(grad, b.mT).sum_to_size(a.shape)
     if for_b and b.stride(-2) == 1 and b.stride(-1) != 1:  # a weight's view: the gradient lies as it does
-        of_b = ctx.product(grad.mT, a).mT
+        of_b = ctx.product(grad.mT, a).mT.sum_to_size(b.shape)
     elif for_b:
-        of_b = ctx.product(a.mT, grad)
+        of_b = ctx.product(a.mT, grad).sum_to_size(b.shape)
     return of_a, of_b, grad.sum(0) if for_bias else None, None, None, None, None
 
 
@@ -183,7 +185,10 @@ def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
         precision = precision if dtype == "float32" else ""
-        batch = math.prod(b.shape[:-2]) if b.ndim > 2 else 0
+        batch, shared = math.prod(b.shape[:-2]) if b.ndim > 2 else 0, math.prod(a.shape[:-2])
+        layout += "-a" if shared == 1 < batch else ""
+        if shared not in (1, batch or 1):
+            continue  # of stacks that repeat matrices both ways there is no one problem
         sizes = a.shape[-2], b.shape[-1], a.shape[-1]
         collector.add(Product(*sizes, dtype, layout, precision, "+".join(filter(None, words)), batch))
 
@@ -202,10 +207,12 @@ def _tuned(
 
 
 def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
-    """``a @ b + bias`` for a matrix b and any leading dims of a, or two stacks; else NotImplemented."""
+    """``a @ b + bias`` for a matrix b and any leading dims of a, or stacks; else NotImplemented."""
     if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2] or (bias is not None and bias.ndim != 1):
         return NotImplemented
-    if b.ndim > 2 and (a.shape[:-2] != b.shape[:-2] or bias is not None):
+    leads = zip(a.shape[-3::-1], b.shape[-3::-1], strict=False) if b.ndim > 2 < a.ndim else ()
+    unlike = any(size != other and 1 not in (size, other) for size, other in leads)
+    if unlike or (b.ndim > 2 and bias is not None):
         return NotImplemented
     tensors = [a, b] if bias is None else [a, b, bias]
     device, compiling = a.device.type, torch.compiler.is_compiling()
@@ -233,7 +240,7 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
     # The operator is what autograd and compilers know; without them it is only in the way.
     compute: Callable[..., Tensor] = product if compiling or with_gradients else _computed
     result = compute(rows, right, finish[0] if finish else None, held.precision, bits=held.bits, **fusable)
-    return result.view(*left.shape[:-1], right.shape[-1])
+    return result.view(*left.shape[:-1], right.shape[-1]) if right.ndim == 2 else result
 
 
 def _is_bare(tensors: Sequence[Tensor]) -> bool:
@@ -439,6 +446,55 @@ def _scaled_mm(
     return scaled_product(a, b, scale_a, scale_b, bias, out_dtype, held.bits)
 
 
+@torch.library.custom_op("tuner::grouped", mutates_args=())
+def grouped(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    """`tuner.grouped` as an operator of PyTorch.
+
+    Args:
+        a: Shape (rows, K).
+        b: Shape (groups, K, N).
+        offsets: Int32, shape (groups,): where groups of rows end.
+    """
+    return tuned_groups(a.detach(), b.detach(), offsets)
+
+
+@grouped.register_fake
+def _(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[2]))
+
+
+def _setup_groups(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.grouped = functools.partial(contextvars.copy_context().run, grouped)
+
+
+def _backward_of_groups(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """That of B has groups of terms in place of rows, for which there is PyTorch's own product."""
+    (a, b, offsets), (for_a, for_b, _) = ctx.saved_tensors, ctx.needs_input_grad
+    grad = grad.contiguous()
+    of_b = torch._grouped_mm(a.mT, grad, offs=offsets) if for_b else None
+    return ctx.grouped(grad, b.mT, offsets) if for_a else None, of_b, None
+
+
+grouped.register_autograd(_backward_of_groups, setup_context=_setup_groups)
+
+
+def _grouped_mm(
+    held: Held, a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Any:  # fmt: skip
+    """PyTorch's product of rows in groups; others of its products are left to it.
+
+    Dynamo (2.13) keeps it from modes: compiled programs call `grouped`.
+    """
+    fits = (a.ndim, b.ndim) == (2, 3) and a.dtype == b.dtype and a.dtype in DTYPES and not held.bits
+    fits = fits and a.device.type in KERNELS_ON and bias is None and out_dtype in (None, a.dtype)
+    if not fits or offs is None or offs.dtype != torch.int32 or 0 in (*a.shape, *b.shape):
+        return NotImplemented
+    plain = not (torch.compiler.is_compiling() or _has_gradients([a, b]))
+    return tuned_groups(a, b, offs) if plain else grouped(a, b, offs)
+
+
 #: Products of PyTorch -> what takes their operands apart; None for what is left to PyTorch.
 PRODUCTS: Mapping[Any, Callable[..., Operands | None]] = {
     functional.linear: _linear,
@@ -450,6 +506,7 @@ PRODUCTS: Mapping[Any, Callable[..., Operands | None]] = {
 #: Other functions -> what they become inside `use`.
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     torch._scaled_mm: _scaled_mm,
+    **({torch._grouped_mm: _grouped_mm} if hasattr(torch, "_grouped_mm") else {}),
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
     functional.silu: _silu,
     functional.gelu: _gelu,
@@ -460,11 +517,12 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
     """Sends products of matrices inside a block, a function or a module to tuned kernels.
 
     ``linear``, ``matmul``, ``@``, ``mm``, ``bmm``, ``addmm`` with a bias, and ``_scaled_mm`` of e4m3 run as
-    `tuner.matmul` does: a kernel where it was measured to be faster, else the library. Any number of leading
-    dims is one product, or one of two stacks. Gradients are products of their own layouts, in the same
-    precision, wherever ``backward`` is called. Stacks of unlike shapes, sparse tensors and other dtypes are
-    left to PyTorch. Under autocast operands are cast as PyTorch casts them. ``use(...)(module)`` returns the
-    module, whose calls then run inside; its state dict is unchanged.
+    `tuner.matmul` does: a kernel where it was measured to be faster, else the library; ``grouped_mm`` of rows
+    in groups as `tuner.grouped`. Any number of leading dims is one product, or one of stacks. Gradients are
+    products of their own layouts, in the same precision, wherever ``backward`` is called; those of groups'
+    matrices are PyTorch's. Sparse tensors and other dtypes are left to PyTorch. Under autocast operands are
+    cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state
+    dict is unchanged.
     """
 
     def __init__(self, precision: str = "", *, bits: str = "") -> None:

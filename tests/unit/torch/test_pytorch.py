@@ -153,6 +153,39 @@ def test_two_stacks_are_one_product_in_training_compiled_and_in_a_plan(
         torch.mm(q, q)
 
 
+def test_rows_in_groups_and_stacks_that_repeat_matrices_are_replaced_with_gradients(
+    monkeypatch: pytest.MonkeyPatch, asked: list[tuple[Any, ...]]
+) -> None:
+    def noted(*given: Any) -> Any:
+        asked.append(tuple(given[0].shape))
+        return tuner.grouped(*given)
+
+    class Experts(nn.Module):
+        def forward(self, x: Any, weights: Any, ends: Any) -> Any:
+            grouped = tuned.grouped if torch.compiler.is_compiling() else torch._grouped_mm
+            return grouped(x, weights.mT, ends) @ weights[:, None]
+
+    monkeypatch.setattr(tuned, "tuned_groups", noted)
+    net, ends = Experts(), torch.tensor([3, 3, 9, 16], dtype=torch.int32)
+    kind = {"dtype": torch.bfloat16, "requires_grad": True}
+    x, weights = torch.randn(16, 64, **kind), torch.randn(4, 32, 64, **kind)
+    wanted = net(x, weights, ends)
+    gradients = torch.autograd.grad(wanted.sum(), (x, weights))
+    for run in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
+        asked.clear()
+        with tuned.use():
+            result = run(x, weights, ends)
+        got = result, *torch.autograd.grad(result.sum(), (x, weights))
+        torch.testing.assert_close(got, (wanted, *gradients), rtol=2e-2, atol=1.0)
+        rows = [call for call in asked if len(call) == 2]
+        assert rows == [(16, 64), (16, 32)], "those of the product, and of their gradient"
+    torch.library.opcheck(torch.ops.tuner.grouped, (x, weights.mT, ends))
+    with tuned.use(bits="library"), torch.no_grad():
+        asked.clear()
+        functional.grouped_mm(x, weights.mT, offs=ends)
+    assert asked == []
+
+
 @pytest.mark.usefixtures("own_records")
 def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -165,7 +198,6 @@ def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
     def compiled(x: Any, weight: Any, *more: Any) -> Any:
         return tuned.scaled_product(x, weight.t(), *more, torch.float32, "")
 
-    tuner.clear_caches()
     monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
     x, weight = (torch.randn(shape, 256).to(torch.float8_e4m3fn) for shape in (16, 32))
     of_a, of_b, bias = torch.rand(16, 2), torch.rand(2, 1), torch.rand(32)
