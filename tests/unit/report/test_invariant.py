@@ -1,7 +1,10 @@
 """Configs of one class of rows: found over all sizes, proven between them, answered for each range."""
 
+import itertools
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, database, request, rule, write_device
@@ -12,7 +15,7 @@ from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.answers import INVARIANT
 from tuner.report.invariant import run_invariant
-from tuner.results.record import ProblemKey
+from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
 from tuner.study.requests import StudyRequest, check_request
 
@@ -93,13 +96,22 @@ def test_each_range_has_its_fastest_config_and_no_row_changes_with_their_number(
             answer(5)
 
 
-def test_a_board_takes_the_class_that_is_fastest_at_every_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "tick_s", "sizes"), [
+    (None, 0.0, [1, 2, 4, 8]), (8.0, 0.0, [1, 80]), (8.0, 2.0, [80]),
+])  # fmt: skip
+def test_a_board_takes_the_class_that_is_fastest_at_the_sizes_that_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None, tick_s: float, sizes: list[int]
+) -> None:
+    clock = itertools.count(time.monotonic(), tick_s)
+    monkeypatch.setattr("tuner.report.invariant.time", SimpleNamespace(monotonic=clock.__next__))
     slower = BEST | {"BLOCK": 128}
     rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule(slower, latency_s=2 * BEST_S)]
     board = write_device(tmp_path / "device.json", rules=[*rules, rule({}, latency_s=4 * BEST_S)])
     with Store.open(database(tmp_path)) as store:
-        result = run_invariant(request(board, n=8, invariant="n", finals_s=0.4), store)
-    assert [dict(one.record.config) for one in result.ranges] == [BEST] * 4
+        result = run_invariant(request(board, n=sizes[-1], invariant="n", finals_s=0.4, seconds=seconds), store)
+        searched = {one.problem.dims["n"] for one in store.records(role=Role.TRIAL)}
+    assert [one.record.problem.dims["n"] for one in result.ranges] == sizes == sorted(searched)
+    assert seconds or [dict(one.record.config) for one in result.ranges] == [BEST] * 4
 
 
 def test_rows_are_counted_by_a_dim_of_the_outputs(asked: StudyRequest, tmp_path: Path) -> None:
