@@ -106,7 +106,6 @@ def test_gradients_have_the_precision_and_the_bits_of_their_product(asked: list[
 def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]]) -> None:
     x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     with tuned.use():
-        assert (x[:1] @ w).shape == (2, 3, 5), "PyTorch repeats what is shorter"
         assert (torch.ones(2, 3, dtype=torch.int32) @ torch.ones(3, 2, dtype=torch.int32)).sum() == 12
         assert (torch.ones(0, 4) @ torch.ones(4, 5)).shape == (0, 5)
         assert torch.mv(x[0], x[0, 0]).shape == (3,)
