@@ -89,12 +89,12 @@ def wait(device: str) -> None:
 
 def made(net: nn.Module, mode: str | None, tuned: bool) -> Callable[[torch.Tensor], torch.Tensor]:
     """A way to run a network."""
-    run = torch.compile(net, mode=mode, dynamic=False) if mode else net
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return run(x)
+        return net(x)
 
-    return tuner.torch.use()(forward) if tuned else forward
+    run = tuner.torch.use()(forward) if tuned else forward  # inside of what is compiled, where it costs nothing
+    return torch.compile(run, mode=mode, dynamic=False) if mode else run
 
 
 def medians_us(ways: dict[tuple[str, bool], Callable[..., object]], x: torch.Tensor, rounds: int) -> dict:

@@ -126,8 +126,8 @@ def _(
     a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = "",
     bits: str = "",
 ) -> Tensor:  # fmt: skip
-    if fusable and "torch._inductor.fx_passes.post_grad" in sys.modules:
-        _fuse_in_inductor()
+    if "torch._inductor.fx_passes.post_grad" in sys.modules:
+        _teach_inductor()
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
 
@@ -194,15 +194,16 @@ def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
 
 
 def _tuned(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
-) -> Tensor:
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = "",
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The product by `tuner.matmul`, of tensors without gradients."""
     finish: dict[str, Any] = {} if bias is None else {"bias": bias}
     if bits:
         finish["bits"] = bits
     if activation:
         finish["activation"] = activation
-    result: Tensor = tuned_product(a, b, precision=precision if a.dtype == torch.float32 else "", **finish)
+    result: Tensor = tuned_product(a, b, out, precision=precision if a.dtype == torch.float32 else "", **finish)
     return result
 
 
@@ -320,14 +321,48 @@ def _kernels(
     return " ".join(["product", *filter(decided, ACTIVATIONS)]) if decided() else ""
 
 
+def _into(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, *, out: Tensor, precision: str, activation: str, bits: str
+) -> None:
+    """The product as Inductor's programs call it: the dispatcher takes longer than some products."""
+    with torch._C.DisableTorchFunction():
+        if a.device.type in KERNELS_ON and not _COLLECTORS:
+            _tuned(a, b, bias, precision, activation, bits, out)
+        else:
+            out.copy_(_computed(a, b, bias, precision, activation, bits))
+
+
+#: By which programs that Inductor has compiled, or has kept from another process, find it.
+torch.ops.tuner.into = _into
+
+
 @functools.cache
-def _fuse_in_inductor() -> None:
-    """Has Inductor put an activation into the product before it, where a kernel applies it."""
+def _teach_inductor() -> None:
+    """Has Inductor call `_into`, and put an activation into the product before it where a kernel applies it."""
     from torch._inductor.fx_passes.post_grad import pass_patterns
+    from torch._inductor.ir import ExternKernelOut, FixedLayout, TensorBox
+    from torch._inductor.lowering import fallback_handler, register_lowering
     from torch._inductor.pattern_matcher import MULTIPLE, Arg, CallFunction, register_graph_pattern
+    from torch._inductor.select_algorithm import realize_inputs
+    from torch._inductor.virtualized import V
 
     aten, ours = torch.ops.aten, torch.ops.tuner
     views = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+
+    dispatched = fallback_handler(ours.product.default)
+
+    @register_lowering(ours.product.default, type_promotion_kind=None)
+    def lowered(
+        a: Any, b: Any, bias: Any, precision: str, activation: str = "", fusable: str = "", bits: str = ""
+    ) -> Any:
+        lead, size = a.get_size()[:-2], [*a.get_size()[:-1], b.get_size()[-1]]
+        if V.graph.cpp_wrapper or lead != b.get_size()[:-2]:
+            return dispatched(a, b, bias, precision, activation, fusable, bits)
+        given = realize_inputs(a, b, *([] if bias is None else [bias]))
+        layout = FixedLayout(a.get_device(), a.get_dtype(), size)
+        how = {"precision": precision, "activation": activation, "bits": bits}
+        call = ExternKernelOut(layout, given, kwargs=how, python_kernel_name="torch.ops.tuner.into")
+        return TensorBox.create(call)
 
     @register_graph_pattern(
         CallFunction(ours.activated.default, Arg(), Arg(), _users=MULTIPLE), pass_dict=pass_patterns[0]

@@ -34,14 +34,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
 
     def product(
-        a: Any, b: Any, precision: str = "", bias: Any = None, activation: str = "", bits: str = ""
+        a: Any, b: Any, out: Any, precision: str = "", bias: Any = None, activation: str = "", bits: str = ""
     ) -> Any:
         finish = "+".join([*["bias"] * (bias is not None), *filter(None, (activation, bits))])
         calls.append((tuple(a.shape), tuple(b.shape), precision, finish))
         a, b = a.detach(), b.detach()
         result = torch.from_numpy(a.numpy() @ b.numpy()) if a.dtype != torch.bfloat16 else a @ b
         result = result if bias is None else result + bias
-        return tuned.ACTIVATIONS[activation](result) if activation else result
+        result = tuned.ACTIVATIONS[activation](result) if activation else result
+        return result if out is None else out.copy_(result)
 
     tuner.clear_caches()
     monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
