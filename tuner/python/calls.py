@@ -32,6 +32,8 @@ from tuner.results.record import ProblemKey
 Prepared = Callable[..., Any]
 #: Calls of a kernel at the most for stacks that repeat each other's matrices; the library copies what repeats.
 IN_TURN = 16
+#: Kernels of 8-bit numbers where nothing is known: the library's; wgmma where that has none.
+EIGHTS = {"gemm": "cublaslt_fp8"}
 #: Ends of a measurement that the user is told of.
 TOLD = ("busy", "failed")
 
@@ -140,25 +142,36 @@ def _finished(request: CallRequest) -> Prepared:
 
 
 def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
-    """A product of 8-bit numbers by cuBLASLt, on its device; elsewhere in float32."""
+    """A product of 8-bit numbers by cuBLASLt, of groups by a kernel, on their device; elsewhere in float32."""
+    groups = request.function == "grouped"
     if decision is not None and decision.device.kind == "cuda":
-        (kernel,) = builtin_now().of("gemm", "cuda", ("cublaslt_fp8",))
-        return kernel_call(request, replace(decision, kernel=kernel, config=kernel.default_config()))
-    family, epilogue, factors = request.family, request.epilogue, request.factors
+        known, of = (decision.problem, decision.device), decision.problem.operation.name
+        (kernel,) = builtin_now().of(of, "cuda", (EIGHTS.get(of, "wgmma"),))
+        config = next(
+            (one for one in kernel.first_configs() if of in EIGHTS or kernel.legal(*known, one)), None
+        )
+        if config is not None:
+            return kernel_call(request, replace(decision, kernel=kernel, config=config))
+    family, epilogue, factors, names = request.family, request.epilogue, request.factors, request.inputs[2:]
 
     def called(a: Any, b: Any, *more: Any) -> Any:
         *arrays, out = more
-        given = {**dict(zip(epilogue.operands, arrays, strict=True)), **factors}
+        given = {**dict(zip(names, arrays, strict=True)), **factors}
         wide = [family.converted(operand, "float32") for operand in (a, b)]
         if epilogue.scale:
             of_a, of_b = given["scale_a"], given["scale_b"]
             if epilogue.scale == BY_BLOCK:
-                terms, columns = ([at // SCALE_BLOCK for at in range(size)] for size in b.shape)
-                of_a, of_b = of_a[:, terms], of_b[terms][:, columns]
+                terms, columns = ([at // SCALE_BLOCK for at in range(size)] for size in b.shape[-2:])
+                of_a, of_b = of_a[:, terms], of_b[..., terms, :][..., columns]
             elif epilogue.scale == BY_LINE:
-                of_a = of_a[:, None]
+                of_a, of_b = of_a[:, None], of_b[..., None, :]
+            elif groups:
+                of_b = of_b[:, None, None]
             wide = [wide[0] * of_a, wide[1] * of_b]
-        product = family.finish(family.matmul(*wide, None), epilogue.unscaled, given)
+        sums = (
+            family.grouped(wide[0], wide[1], given["offsets"], None) if groups else family.matmul(*wide, None)
+        )
+        product = family.finish(sums, epilogue.unscaled, given)
         result = family.converted(product, request.dtype)
         if out is None:
             return result

@@ -164,7 +164,10 @@ def transpose(a: Any, out: Any = None) -> Any:
     return call(a, out)
 
 
-def grouped(a: Any, b: Any, offsets: Any, out: Any = None, *, distribution: str = "") -> Any:
+def grouped(
+    a: Any, b: Any, offsets: Any, out: Any = None, *, distribution: str = "", scale_a: Any = None,
+    scale_b: Any = None, dtype: str = "",
+) -> Any:  # fmt: skip
     """The products of rows in groups, each with a matrix of its own: a layer of a mixture of experts.
 
     Kernels read the offsets where they lie: no number of rows is brought to the host.
@@ -178,6 +181,10 @@ def grouped(a: Any, b: Any, offsets: Any, out: Any = None, *, distribution: str 
         distribution: How rows are spread, by which a kernel is chosen; each is right for all. ``uniform``,
             ``zipf``, ``hot`` (half of the rows in one group) or ``decode`` (1 to 8 rows each). Empty for
             ``decode`` where there are no more than 8 rows a group, else ``uniform``.
+        scale_a: Of 8-bit numbers (e4m3), as of `Finish`.
+        scale_b: Likewise, for each group: shape (groups,), (groups, N), or (groups, ceil(K / 128),
+            ceil(N / 128)), best with the last two axes transposed in memory.
+        dtype: As of `Finish`.
 
     Returns:
         The result, or `out`.
@@ -193,6 +200,12 @@ def grouped(a: Any, b: Any, offsets: Any, out: Any = None, *, distribution: str 
         known = dict.fromkeys(layout.partition("-")[2] for layout in layouts)
         kept = _grouped.setdefault(misses.checked(distribution, "distribution", ("", *known)), {})
     arrays = {"a": as_array(a), "b": as_array(b), "offsets": as_array(offsets)}
+    if dtype or not (scale_a is None and scale_b is None):
+        scale_a, scale_b, scale = _scales(arrays["a"], arrays["b"], scale_a, scale_b)
+        epilogue = Epilogue(scale=scale, result=_TO[misses.checked(dtype, "dtype of a product", _TO)])
+        arrays |= {"scale_a": scale_a, "scale_b": scale_b} if scale else {}
+        marks = scale, dtype
+        return _first("grouped", arrays, out, kept, "", marks, distribution=distribution, epilogue=epilogue)
     return _first("grouped", arrays, out, kept, distribution=distribution)
 
 
@@ -296,18 +309,20 @@ def _scales(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any, str]:
     """Scales as kernels take them, and what they are for."""
     if scale_a is None and scale_b is None:
         return None, None, ""
-    (m, k), n = tuple(a.shape)[-2:], tuple(b.shape)[-1]
+    (m, k), (*lead, _, n) = tuple(a.shape)[-2:], tuple(b.shape)
     shapes = tuple(tuple(getattr(scale, "shape", ("none",))) for scale in (scale_a, scale_b))
-    if all(math.prod(shape) == 1 for shape in shapes if shape != ("none",)) and ("none",) not in shapes:
-        return scale_a.reshape(1), scale_b.reshape(1), BY_TENSOR
-    if shapes[0] in ((m,), (m, 1)) and shapes[1] in ((n,), (1, n)):
-        return scale_a.reshape(-1), scale_b.reshape(-1), BY_LINE
+    of_a, of_b = (0 if shape == ("none",) else math.prod(shape) for shape in shapes)
+    if of_a == 1 and of_b == math.prod(lead) and len(shapes[1]) <= 2:
+        return scale_a.reshape(1), scale_b.reshape(-1), BY_TENSOR
+    if shapes[0] in ((m,), (m, 1)) and shapes[1] in ((*lead, n), (*lead, 1, n)):
+        return scale_a.reshape(-1), scale_b.reshape((*lead, n)), BY_LINE
     blocks = -(-k // SCALE_BLOCK)
-    if shapes == ((m, blocks), (blocks, -(-n // SCALE_BLOCK))):
+    if shapes == ((m, blocks), (*lead, blocks, -(-n // SCALE_BLOCK))):
         return scale_a, scale_b, BY_BLOCK
     raise ValueError(
-        "matmul: scale_a and scale_b have shapes (1,) and (1,), (M,) and (N,), or (M, ceil(K / 128)) and "
-        f"(ceil(K / 128), ceil(N / 128)), got {shapes[0]} and {shapes[1]} for M={m}, N={n}, K={k}"
+        "scale_a and scale_b have shapes (1,) and (1,), (M,) and (N,), or (M, ceil(K / 128)) and "
+        f"(ceil(K / 128), ceil(N / 128)), behind {tuple(lead)} for groups, got {shapes[0]} and {shapes[1]} "
+        f"for M={m}, N={n}, K={k}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.epilogue import FLOAT8_DTYPES, Epilogue
+from tuner.declare.epilogue import BY_BLOCK, FLOAT8_DTYPES, Epilogue
 from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS, Problem
 from tuner.devices.detect import is_spec
 from tuner.errors import InputError, TunerError
@@ -279,7 +279,8 @@ def _check(request: CallRequest) -> None:
     for name in request.more:
         if name in ("c", "residual") and operands[name].shape != shape:
             raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {operands[name].shape}")
-    others = sorted({one.dtype for one in operands.values() if not one.dtype.lstrip("b").startswith("float")})
+    dtypes = {one.dtype for name, one in operands.items() if name != "offsets"}
+    others = sorted(dtype for dtype in dtypes if not dtype.lstrip("b").startswith("float"))
     if others:
         raise TypeError(
             f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays"
@@ -331,7 +332,7 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     to = _output(request, 1)
     if a.dtype in FLOAT8_DTYPES:
         left, right = _along_k(left, False), _along_k(right, True)
-    more = [_further(name, request.operands[name]) for name in request.more]
+    more = _further(request)
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
 
 
@@ -342,12 +343,13 @@ def _along_k(operand: Placed, turned: bool) -> Placed:
     return replace(operand, turned=turned, copied="terms of 8-bit numbers lie side by side")
 
 
-def _further(name: str, operand: Operand) -> Placed:
-    """An epilogue's array; scales of blocks are stored by k, so that rows' are neighbours."""
-    if not name.startswith("scale") or operand.ndim == 1:
-        return placed(name, operand, turns=False)
-    to = placed(name, operand)
-    return to if to.turned else replace(to, turned=True, copied="scales of blocks lie column-major")
+def _further(request: CallRequest) -> Iterator[Placed]:
+    """An epilogue's arrays; scales of blocks are stored by k, so that rows' are neighbours."""
+    for name in request.more:
+        operand, turns = request.operands[name], request.epilogue.scale == BY_BLOCK and name.startswith("scale")
+        to = placed(name, operand, max(1, operand.ndim - 1), turns)
+        lies = to.turned or not turns
+        yield to if lies else replace(to, turned=True, copied="scales of blocks lie column-major")
 
 
 def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, tuple[Placed, ...]]:
@@ -363,6 +365,10 @@ def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, t
         lead, m = lead[:-sharing], m * math.prod(lead[-sharing:])
         of_a, of_b, rows = lead, of_b[:-sharing], (math.prod(lead), m)
         left, to = replace(left, shape=(*rows, k)), replace(to, shape=(*rows, n))
+    if request.more:
+        raise _ForTheLibraryError("kernels multiply stacks without scales of their own")
+    if a.dtype in FLOAT8_DTYPES:
+        left, right = _along_k(left, False), _along_k(right, True)
     batch, one = math.prod(lead), (1,) * len(lead)
     shared = {(one, lead): "-a", (lead, one): "-b", (lead, lead): ""}.get((of_a, of_b), "-")
     layout = left.letter() + right.letter() + shared
@@ -397,11 +403,12 @@ def _grouped(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     if offsets.dtype != "int32":
         raise _ForTheLibraryError(f"kernels take offsets of int32, got {offsets.dtype}")
     (rows, k), (groups, _, n) = a.shape, b.shape
-    placements = placed("a", a, turns=False), placed("b", b, 2), placed("offsets", offsets)
+    left, right = placed("a", a, turns=False), placed("b", b, 2)
+    right = _along_k(right, True) if a.dtype in FLOAT8_DTYPES else right
     spread = request.distribution or ("decode" if rows <= DECODED_ROWS * groups else "uniform")
-    layout = f"n{placements[1].letter()}-{spread}"
+    layout = f"n{right.letter()}-{spread}"
     key = _key(request, "grouped", layout, rows=rows, n=n, k=k, groups=groups)
-    return key, (*placements, _output(request, 1))
+    return key, (left, right, placed("offsets", offsets), *_further(request), _output(request, 1))
 
 
 def _output(request: CallRequest, kept: int) -> Placed:

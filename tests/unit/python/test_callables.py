@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from fixtures.callable_records import crowned
@@ -110,6 +111,32 @@ def test_rows_of_groups_are_multiplied_each_by_its_matrix(speedup: float, ran: l
         tuner.grouped(a, b, ends[:3])
     with pytest.raises(UnknownName, match="distribution 'even'"):
         tuner.grouped(a, b, ends, distribution="even")
+
+
+def test_rows_of_groups_in_8_bits_are_multiplied_with_their_scales() -> None:
+    (rows, n, k), ends = (40, 200, 300), np.array([3, 3, 31, 40], np.int32)
+    a, stored = (normal(*shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((rows, k), (4, n, k)))
+    b, lines, blocks = (
+        stored.swapaxes(1, 2),
+        (abs(normal(rows)), abs(normal(4, n))),
+        (normal(rows, 3), normal(4, 3, 2)),
+    )
+    terms, columns = np.arange(k) // 128, np.arange(n) // 128
+    for given, of_a, of_b in (
+        ((), 1, 1),
+        ((abs(normal(1)), abs(normal(4))), None, None),
+        (lines, lines[0][:, None], lines[1][:, None]),
+        (blocks, blocks[0][:, terms], blocks[1][:, terms][:, :, columns]),
+    ):
+        of_a, of_b = (given[0], given[1][:, None, None]) if of_a is None else (of_a, of_b)
+        wide_a, wide_b = a.astype("float32") * of_a, b.astype("float32") * of_b
+        expected = np.concatenate([wide_a[:3] @ wide_b[0], wide_a[3:31] @ wide_b[2], wide_a[31:] @ wide_b[3]])
+        got = tuner.grouped(
+            a, b, ends, dtype="float32", **dict(zip(("scale_a", "scale_b"), given, strict=False))
+        )
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
+    with pytest.raises(ValueError, match=r"behind \(4,\) for groups"):
+        tuner.grouped(a, b, ends, scale_a=lines[0], scale_b=lines[1][0])
 
 
 VIEWS: dict[str, Callable[[Array], Array]] = {
