@@ -13,7 +13,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound
-from tuner.model.calibrate import Calibration, Cases, calibrate
+from tuner.model.calibrate import Calibration, Case, Cases, calibrate
 from tuner.model.forest import MOST_LEAVES, forest_of, grow
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
@@ -91,30 +91,37 @@ def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
 FOLDS, CASES = 5, 400
 
 
-def left_out(data: FeatureRows, seed: int) -> Cases:
+def left_out(data: FeatureRows, seed: int) -> tuple[Cases, Cases]:
     """Problems as cases, each predicted by a model that was fitted to others.
 
     A fifth of the problems is left out, and then another, until there are enough cases. Of the configs that
     were timed at a problem the model's best is its answer there.
+
+    Returns:
+        The cases, and the same with half of each problem's timings, at random.
     """
     timings, every = data.timings, np.arange(len(data.timings.problems))
     has_library = np.isfinite(data.library_s) | ~np.isfinite(data.library_s).any()
-    order = np.random.default_rng(seed).permutation(every[np.isfinite(data.fastest_s) & has_library])
-    cases = []
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(every[np.isfinite(data.fastest_s) & has_library])
+    cases, halved = list[Case](), list[Case]()
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
         model = uncalibrated(data, np.setdiff1d(every, fresh), seed)
         predictor = Predictor(model, data.kernels, data.device)
         for at in fresh.tolist():
-            times = timings.times_s[at]
-            known = {timings.configs[number]: time_s for number, time_s in times.items() if number != LIBRARY}
-            best, forecast = predictor.forecast(timings.problems[at], known)
-            kernel_s, library_s = known[best[:2]] if best else math.inf, times.get(LIBRARY, math.inf)
-            if min(kernel_s, library_s) < math.inf:
-                cases.append((timings.problems[at], forecast, (kernel_s, library_s, min(times.values()))))
+            library_s = timings.times_s[at].get(LIBRARY, math.inf)
+            for of, share in ((cases, 1.0), (halved, 0.5)):
+                times = timings.times_s[at].items()
+                known = {timings.configs[n]: s for n, s in times if n != LIBRARY and rng.random() < share}
+                best, forecast = predictor.forecast(timings.problems[at], known)
+                kernel_s = known[best[:2]] if best else math.inf
+                if min(kernel_s, library_s) < math.inf:
+                    least_s = min([library_s, *known.values()])
+                    of.append((timings.problems[at], forecast, (kernel_s, library_s, least_s)))
         if len(cases) >= CASES:
             break
-    return Cases.of(cases)
+    return Cases.of(cases), Cases.of(halved)
 
 
 #: Problems below which nothing can be left out.
@@ -137,7 +144,7 @@ def fit(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, see
     if len(timings.problems) < LEAST_PROBLEMS:
         raise InputError(f"a model needs {LEAST_PROBLEMS} problems, got {len(timings.problems)}; survey more")
     data = FeatureRows(timings, kernels, device)
-    known = calibrate(left_out(data, seed))
+    known = calibrate(*left_out(data, seed))
     model = uncalibrated(data, np.arange(len(timings.problems)), seed)
     used = sorted({kernel for kernel, _ in timings.configs} & kernels.keys())
     provenance = {

@@ -53,6 +53,14 @@ def test_expected_loss_is_what_fresh_answers_lose() -> None:
     assert 0.65 <= held <= 1
 
 
+def test_losses_against_few_timings_are_said_to_be_larger() -> None:
+    """The more configs are timed at a problem, the more an answer loses there."""
+    many, rng = survey(), np.random.default_rng(0)
+    few = [{at: s for at, s in times.items() if at == LIBRARY or rng.random() < 0.2} for times in many.times_s]
+    thin = fit(replace(many, times_s=few), KERNELS, BOARD)
+    assert fitted().calibration.scale < 1.2 < thin.calibration.scale <= 3
+
+
 def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     few = survey(25)
     texts = [to_bytes(fit(few, KERNELS, BOARD)) for _ in range(2)]
