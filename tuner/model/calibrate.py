@@ -35,8 +35,8 @@ LEAST = 0.002
 #: Drawn problems without which nothing is said of losses.
 FEWEST_DRAWN = 16
 #: Doublings of the timings at a case from what a survey makes to what finds the best. Of 54,313 timings of gemm
-#: on an H200, with 20 or 40 kept of a problem's 81, answers lost 7.0 and 8.2 % by the cases, which said 11.5 and
-#: 10.4 % by this; at 368 other problems they lost 11.3 and 10.4 % by all of their timings.
+#: on an H200, with 20 or 40 kept of a problem's 81, answers lost 7.0 and 8.2 % by the cases; this says 11.5 and
+#: 10.4 %, and at 368 other problems they lost 11.3 and 10.4 % by all of their timings.
 UNTIMED = 2.0
 #: Share of cases that an interval holds; rounding puts none outside.
 HELD, ROUNDED = 0.8, 1 + 1e-9
