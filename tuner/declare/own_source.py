@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import re
 import site
 import sys
@@ -50,15 +51,19 @@ def definition(function: Any) -> ast.FunctionDef:
         DeclarationError: Its source cannot be found, or several functions alike begin on its line.
     """
     try:
-        # Of the whole file: a lambda's own lines need not be a statement.
-        tree = ast.parse("".join(inspect.findsource(function)[0]))
-        line, takes = function.__code__.co_firstlineno, inspect.getargs(function.__code__).args
+        lines, line = inspect.findsource(function)[0], function.__code__.co_firstlineno
+        if function.__name__ != "<lambda>":  # whose own lines need not be a statement
+            block = inspect.getblock(lines[line - 1 :])
+            lines, line = (["if True:\n", *block], 2) if block[0][0].isspace() else (block, 1)
+        tree, takes = ast.parse("".join(lines)), inspect.getargs(function.__code__).args
     except (OSError, TypeError, AttributeError, SyntaxError):
         raise DeclarationError(
             f"a function's source must be found, that of {_name(function)} cannot be; define it in a "
             "file or in a notebook's cell"
         ) from None
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    there = [part for part in tree.body if _first_line(part) <= line <= (part.end_lineno or line)]
+    walked = itertools.chain.from_iterable(map(ast.walk, there))
+    nodes = [node for node in walked if isinstance(node, ast.FunctionDef | ast.Lambda)]
     alike = {ast.dump(node): node for node in nodes if _first_line(node) == line and _takes(node) == takes}
     if len(alike) != 1:
         raise DeclarationError(
@@ -73,7 +78,7 @@ def definition(function: Any) -> ast.FunctionDef:
     return ast.fix_missing_locations(made)
 
 
-def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
+def _first_line(node: ast.stmt | ast.expr) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min(part.lineno for part in (node, *decorators))
 

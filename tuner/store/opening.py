@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite  # else a process's first question loads it
 from sqlalchemy.engine import URL, make_url
 
 from tuner.errors import NothingFound, StoreTrouble
@@ -128,7 +129,7 @@ def parsed(url: str) -> URL:
 
 def sqlite_file(url: URL) -> Path | None:
     """Returns the file of a SQLite database; None if it is in memory or on a server."""
-    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    is_file = url.get_backend_name() == sqlite.dialect.name and url.database not in (None, "", ":memory:")
     return Path(str(url.database)) if is_file else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, Config
 
+from tuner.declare.language import languages
+from tuner.devices.cuda.kind import nvml
 from tuner.errors import InputError, TunerError
 from tuner.python.decorators import KernelOptions, TunedFunction
 from tuner.python.tuning import refuse_unknown
@@ -18,6 +21,10 @@ from tuner.triton.language import OPTIONS
 
 Configs = Sequence[Config] | Mapping[str, Sequence[Any]]
 _TRITONS = ("prune_configs_by", "use_cuda_graph", "hooks")
+# To load these takes as long as all else of a process's first answer, and far less than to load Triton.
+languages()
+with contextlib.suppress(Exception):  # there is no driver
+    nvml()
 
 
 class TunedKernel(Autotuner):

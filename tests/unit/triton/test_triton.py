@@ -56,7 +56,7 @@ def arrays(n: int = 1000) -> list[Any]:
 
 
 def autotuned(function: Any, configs: list[Any], **options: Any) -> Any:
-    return tuner.autotune(configs, ["n"], device="interpreted", seconds=8, **options)(function)
+    return tuner.autotune(configs, ["n"], device="interpreted", seconds=30, **options)(function)
 
 
 def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
