@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 
@@ -89,19 +89,19 @@ class _RowSearch:
         self._device, self._begun_s = crew.devices[0].info, time.monotonic()
         key, top = ProblemKey.of(request.problem), request.problem.dims[self._dim]
         self._study = rows_study(key, self._device.name, request.regime, self._dim)
+        self._seconds = math.inf if request.seconds is None else request.seconds
         self._least_s = LEAST_HOST_S if kind_of(self._device.kind).is_host else LEAST_S
-        self.sizes = _sizes(top, None if request.seconds is None else int(request.seconds / self._least_s))
-        #: Size -> class of rows -> its configs with their times in seconds; the fastest first, both.
-        self._timed: dict[int, dict[str, dict[Named, float]]] = {}
+        self.sizes = _sizes(top, self._seconds / self._least_s)
+        #: Size -> time in seconds, class of rows and config; the fastest first.
+        self._timed: dict[int, list[tuple[float, str, Named]]] = {}
         self._class_of: dict[tuple[int, str], str] = {}
 
     def _at(self, size: int) -> Problem:
         return self._request.problem.at({**self._request.problem.dims, self._dim: size})
 
-    def _share_s(self, until: float, parts: int) -> float | None:
-        """Seconds for one of equal parts of what is left until a share of the time; None for no limit."""
-        seconds = self._request.seconds
-        return None if seconds is None else max(self._begun_s + until * seconds - time.monotonic(), 0.0) / parts
+    def _share_s(self, until: float, parts: int) -> float:
+        """Seconds for one of equal parts of what is left until a share of the time."""
+        return max(self._begun_s + until * self._seconds - time.monotonic(), 0.0) / parts
 
     def search(self, report: Callable[[Progress], None]) -> Progress:
         """Runs a study of each size, the largest first; returns the progress of the last.
@@ -109,10 +109,11 @@ class _RowSearch:
         Sizes that no time is left for belong to the range of the next larger one.
         """
         for number, size in enumerate(self.sizes[::-1]):
-            seconds = self._share_s(SEARCHED, len(self.sizes) - number)
-            if number and seconds is not None and seconds < SEARCHED * self._least_s / 2:
+            share_s = self._share_s(SEARCHED, len(self.sizes) - number)
+            if number and share_s < SEARCHED * self._least_s / 2:
                 self.sizes = self.sizes[-number:]
                 break
+            seconds = share_s if math.isfinite(share_s) else None
             asked = replace(self._request, problem=self._at(size), seconds=seconds, finals_s=0.0, invariant="")
             with open_study(asked, self._store, report, self._crew) as study:
                 study.search()
@@ -123,43 +124,44 @@ class _RowSearch:
         """Times the configs of the best classes at the other sizes."""
         best, place = self.ranked()[:MOST_TIMED], (self._request.regime, self._study)
         fastest = {
-            size: [next(iter(known[name])) for name in best if name in known]
-            for size, known in self._timed.items()
+            size: {own: one for _, own, one in reversed(timed) if own in best}
+            for size, timed in self._timed.items()
         }
         for number, size in enumerate(self.sizes):
-            chosen = dict.fromkeys(one for other in self._near(size) for one in fastest[other])
-            problem, best_s = self._at(size), _fastest_s(self._timed[size]) or None
-            known = {one for configs in self._timed[size].values() for one in configs}
+            problem, timed = self._at(size), self._timed[size]
+            known, best_s = {one for _, _, one in timed}, timed[0][0] if timed else None
             missing = [
                 MissingTime(problem, self._kernels[kernel], config, best_s)
-                for kernel, config in chosen
+                for kernel, config in dict.fromkeys(
+                    one for other in self._near(size) for one in fastest[other].values()
+                )
                 if (kernel, config) not in known and self._kernels[kernel].allows(problem, self._device, config)
             ]
-            share_s = self._share_s(TIMED, len(self.sizes) - number)
-            until_s = None if share_s is None else time.monotonic() + share_s
+            until_s = time.monotonic() + self._share_s(TIMED, len(self.sizes) - number)
             remeasure(self._store, self._crew, missing, *place, until_s, after=self._classify)
 
     def ranked(self) -> list[str]:
         """Classes by the geometric mean of their times, the fastest first."""
 
         def cost(name: str) -> float:
-            times_s = (_fastest_s(known, name) or _fastest_s(known) / UNTIMED for known in self._timed.values())
-            return sum(math.log(time_s) for time_s in times_s if time_s)
+            at_all = filter(None, self._timed.values())
+            times_s = (next((s for s, own, _ in at if own == name), at[0][0] / UNTIMED) for at in at_all)
+            return sum(map(math.log, times_s))
 
-        return sorted({name for known in self._timed.values() for name in known}, key=cost)
+        return sorted({own for timed in self._timed.values() for _, own, _ in timed}, key=cost)
 
     def _classify(self, session: Session) -> None:
         """Sorts what was timed at a size by the class of its rows, which is one for all of a class of bits."""
         session.pool.cancel()  # or what a search left would be taken for what is hashed
         size, trials = session.problem.dims[self._dim], session.records(Role.TRIAL, self._kernels)
         measured = [(one, one.measurement) for one in trials if not one.measurement.outcome.failed]
-        known = self._timed[size] = {}
+        timed = self._timed[size] = []
         for record in sorted((one for one, its in measured if its.bits and its.time_s), key=_time_s):
             at = size, record.measurement.bits
             if at not in self._class_of:
                 self._class_of[at] = self._proven(session, named(record), [size], FEW_ROWS)[1]
-            if self._class_of[at]:
-                known.setdefault(self._class_of[at], {}).setdefault(named(record), _time_s(record))
+            if own := self._class_of[at]:
+                timed.append((_time_s(record), own, named(record)))
 
     def _proven(
         self, session: Session, one: Named, sizes: Sequence[int], count: int
@@ -185,8 +187,7 @@ class _RowSearch:
         ranges, rows, below, asked = list[Champion](), "", 0, self._request
         for number, size in enumerate(self.sizes):
             share_s = self._share_s(1.0, len(self.sizes) - number)
-            budget_s = min(FINALS_S if share_s is None else share_s, asked.finals_s or FINALS_S, FINALS_S)
-            until_s = time.monotonic() + budget_s
+            until_s = time.monotonic() + min(share_s, asked.finals_s or FINALS_S, FINALS_S)
             place = self._crew, self._store, self._at(size), asked.regime, self._study
             with Session(*place, error_limit=asked.error_limit) as session:
                 session.prepare()
@@ -200,7 +201,7 @@ class _RowSearch:
 
     def _known(self, size: int, name: str) -> dict[Named, None]:
         """A class's configs, those that were timed at a size first, then those of the nearest other ones."""
-        return {one: None for other in self._near(size) for one in self._timed[other].get(name, ())}
+        return {one: None for at in self._near(size) for _, own, one in self._timed[at] if own == name}
 
     def _near(self, size: int) -> list[int]:
         """The sizes, the nearest ones first."""
@@ -232,21 +233,15 @@ class _RowSearch:
         return Champion(best, library, compare(ours_s, theirs_s).ratio if theirs_s else 0.0, "first", {})
 
 
-def _sizes(top: int, most: int | None) -> list[int]:
+def _sizes(top: int, most: float) -> list[int]:
     """Powers of two up to a size, that size, and some between; evenly spaced ones if there may not be all."""
     powers = [1 << power for power in range((top - 1).bit_length())]
     between = {power * parts // 4 for power in powers if power >= WAVES for parts in (5, 6, 7)}
     sizes = sorted({*powers, top, *(size for size in between if size < top)})
     last = len(sizes) - 1
-    steps = last if most is None else min(max(most - 1, 0), last)
+    steps = int(min(max(most - 1, 0), last))
     return [sizes[last - round(step * last / max(steps, 1))] for step in range(steps, -1, -1)]
 
 
 def _time_s(record: Record) -> float:
     return record.measurement.time_s or math.inf
-
-
-def _fastest_s(classes: Mapping[str, Mapping[Named, float]], name: str = "") -> float:
-    """The time of the fastest config, of one class or of any; 0 without one."""
-    times_s = (time_s for own, known in classes.items() if name in ("", own) for time_s in known.values())
-    return min(times_s, default=0.0)
