@@ -21,7 +21,7 @@ from tuner.devices.cpu.numba import COMPILER
 from tuner.devices.machine_load import EnergyCounters, memory_bytes
 from tuner.devices.protocol import Arrays, Device, Run, keep_busy
 from tuner.errors import DeviceTrouble
-from tuner.results.measurement import AFTER_IDLING, IN_TURN, STATES
+from tuner.results.measurement import AFTER_IDLING, IN_TURN, STATES, median_interval
 
 #: The flush reads and writes this multiple of the last-level cache.
 FLUSH_FACTOR = 2
@@ -114,7 +114,7 @@ class CpuDevice(Device):
         """Times both back to back, in turn with each other, and after rests; see the protocol."""
         with _bare(library) as other:
             share_s = seconds / len(STATES)
-            return {state: statistics.median(ratios_in(state, run, other, share_s)) for state in STATES}
+            return {state: _supported(ratios_in(state, run, other, share_s)) for state in STATES}
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Load average and clock from the operating system; a library's threads."""
@@ -151,6 +151,12 @@ def _took_s(call: Run) -> float:
     begun_s = time.perf_counter()
     call()
     return time.perf_counter() - begun_s
+
+
+def _supported(ratios: Sequence[float]) -> float:
+    """The median of the pairs; where these do not tell who is faster, the low end of its interval."""
+    low, high = median_interval(ratios)
+    return low if low < 1 < high else statistics.median(ratios)
 
 
 def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]:
