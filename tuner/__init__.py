@@ -13,6 +13,7 @@ from tuner.version import __version__ as __version__
 #: list is read from this file, and each name is imported at its first use.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from tuner.declare.epilogue import E5M2 as E5M2
     from tuner.declare.epilogue import FLOAT8_DTYPES as FLOAT8_DTYPES
     from tuner.declare.epilogue import SCALE_BLOCK as SCALE_BLOCK
     from tuner.declare.epilogue import SCALES as SCALES

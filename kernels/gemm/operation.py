@@ -4,10 +4,11 @@ The layout's two letters say how A and B are stored: ``n`` as used, ``t`` transp
 M x K and B as N x K. Every array is dense and row-major. An epilogue changes the result before it is stored:
 activation(alpha * op(A) op(B) + beta * c_in + bias) + residual, of which a problem declares parts.
 
-Operands of 8 bits (e4m3) lie as in ``nt`` alone, as tensor cores read them. Their numbers may have scales, in
-float32, as parts of the epilogue: one for each operand (``scale-tensor``); one for each row of A and column of
-B (``scale-line``); or one for 1 x 128 elements of A, stored by blocks of k, and for 128 x 128 of B
-(``scale-block``: DeepGEMM's convention). Results are bfloat16, or what the epilogue says.
+Operands of 8 bits (e4m3; one may be e5m2: ``a-e5m2``, ``b-e5m2``) lie as in ``nt`` alone, as tensor cores read
+them. Their numbers may have scales, in float32, as parts of the epilogue: one for each operand
+(``scale-tensor``); one for each row of A and column of B (``scale-line``); or one for 1 x 128 elements of A,
+stored by blocks of k, and for 128 x 128 of B (``scale-block``: DeepGEMM's convention). Results are bfloat16, or
+what the epilogue says.
 """
 
 import math
@@ -17,6 +18,7 @@ from typing import Any
 import numpy
 
 from tuner import (
+    E5M2,
     FLOAT8_DTYPES,
     SCALE_BLOCK,
     SCALES,
@@ -42,7 +44,7 @@ GEMM_EX = "cublasGemmEx"
 #: The same for products that it has no function for.
 FIRST_CHOICE = "cuBLASLt's first choice"
 #: ``cudaDataType`` (library_types.h).
-DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1, "float8_e4m3fn": 28}
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1, "float8_e4m3fn": 28, E5M2: 29}
 #: Parts of an epilogue by their numbers in epilogue.cuh.
 BIASES = ("", "bias-row", "bias-col")
 ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu")
@@ -58,11 +60,13 @@ LADDER = (
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
     b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
-    factors, result = (Tensor("a", a, p.dtype), Tensor("b", b, p.dtype)), _result(p)
+    epilogue, result = Epilogue.read(p.epilogue), _result(p)
+    factors = [
+        Tensor(name, shape, epilogue.operand_dtype(name, p.dtype)) for name, shape in (("a", a), ("b", b))
+    ]
     c = Tensor("c", (p.m, p.n), result, output=True)
     if not p.epilogue:
         return *factors, c
-    epilogue = Epilogue.read(p.epilogue)
     return (
         *factors,
         *(Tensor(name, shape, "float32") for name, shape in _scales(p, epilogue.scale).items()),
@@ -123,8 +127,9 @@ def _values(xp: Any, p: Problem, arrays: Mapping[str, Any], kind: Any) -> tuple[
     a, b = _operands(p, arrays)
     if p.dtype not in FLOAT8_DTYPES:
         return a.astype(kind), b.astype(kind)
-    known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(kind))
-    a, b = (known[numbers.view("uint8").astype("int32")] for numbers in (a, b))
+    cells = numpy.arange(256, dtype="uint8")
+    known = (xp.asarray(cells.view(tensor.dtype).astype(kind)) for tensor in p.inputs)
+    a, b = (of[numbers.view("uint8").astype("int32")] for of, numbers in zip(known, (a, b), strict=False))
     scale = Epilogue.read(p.epilogue).scale
     if not scale:
         return a, b
@@ -243,9 +248,13 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
 def _of_eights(p: Problem, target: str) -> dict[str, Any]:
     """Scales and the result's dtype that kernels for 8 bits are compiled for; numbers are scales.cuh's."""
     scales = ("", *SCALES).index(Epilogue.read(p.epilogue).scale)
+    a, b = (DATA_TYPES[tensor.dtype] for tensor in p.inputs[:2])
     if target == "cublaslt":
-        return {"SCALES": scales, "RESULT": DATA_TYPES[_result(p)]}
-    return {"EIGHT": 1, "SCALES": scales, "FLOAT_RESULT": _result(p) == "float32"} if target == "cuda" else {}
+        return {"SCALES": scales, "RESULT": DATA_TYPES[_result(p)], "A_TYPE": a, "B_TYPE": b}
+    stored = {"EIGHT": 1, "SCALES": scales, "FLOAT_RESULT": _result(p) == "float32"}
+    return (
+        stored | {"A_E5M2": a == DATA_TYPES[E5M2], "B_E5M2": b == DATA_TYPES[E5M2]} if target == "cuda" else {}
+    )
 
 
 C_REFERENCE = """

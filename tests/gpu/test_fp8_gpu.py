@@ -30,7 +30,14 @@ EIGHT = "float8_e4m3fn"
 (KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_fp8",))
 (LIBRARY,) = CATALOGUE.of("gemm", "cuda", ("cublaslt_fp8",))
 SIZES = [(1024, 1536, 640), (1000, 1312, 784), (1001, 777, 333), (1, 4096, 1024), (64, 2112, 7168)]
-EPILOGUES = ("", *SCALES, "scale-line+to-float32", "scale-block+bias-col+relu+to-float16")
+EPILOGUES = (
+    "",
+    *SCALES,
+    "scale-line+to-float32",
+    "scale-block+bias-col+relu+to-float16",
+    "a-e5m2+scale-tensor",
+    "b-e5m2+scale-block",
+)
 
 
 def problem_of(sizes: tuple[int, int, int], epilogue: str) -> Problem:
@@ -56,7 +63,7 @@ def test_configs_at_random_are_right(sizes: tuple[int, int, int], epilogue: str,
     assert wrong_starts(problem, promoted, device) == []
 
 
-@pytest.mark.parametrize("epilogue", ["", *SCALES])
+@pytest.mark.parametrize("epilogue", ["", *SCALES, "a-e5m2+scale-tensor", "b-e5m2+scale-block"])
 def test_the_library_is_right(epilogue: str, device: Device) -> None:
     problem = problem_of((256, 384, 512), epilogue)
     found = [(LIBRARY, config) for config in LIBRARY.first_configs() if config["FAST"] == 0]

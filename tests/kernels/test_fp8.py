@@ -11,12 +11,14 @@ from probing import run_on_cpu
 from products import gemm, kernel_of
 
 import tuner
+from tuner.declare.catalogue import builtin
 from tuner.declare.epilogue import SCALES
 from tuner.declare.kernel import render
 from tuner.declare.launch import Launch
 from tuner.declare.space import Config
+from tuner.errors import InputError
 
-KERNEL = kernel_of("wgmma_fp8")
+CATALOGUE, KERNEL = builtin(), kernel_of("wgmma_fp8")
 FOLDER = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
 EIGHT = "float8_e4m3fn"
 
@@ -72,8 +74,8 @@ def test_scales_meet_the_sums_they_belong_to(scale: str, width: int, swap: int, 
 @pytest.mark.parametrize(("epilogue", "changes"), [
     ("scale-block", {"WIDTH": 160, "STAGES": 5}),
     ("scale-block", {"PARTS": 2}),
-    ("scale-block", {"SWAP": 1, "WIDTH": 64, "STAGES": 8, "SPLIT_K": 4}),
-    ("scale-line+to-float32", {"STORE": "registers", "CLUSTER_M": 2}),
+    ("b-e5m2+scale-block", {"SWAP": 1, "WIDTH": 64, "STAGES": 8, "SPLIT_K": 4}),
+    ("a-e5m2+scale-line+to-float32", {"STORE": "registers", "CLUSTER_M": 2}),
     ("scale-tensor+bias-col+gelu-tanh+to-float16", {"WIDTH": 256, "STAGES": 4, "PROMOTE": 0}),
     ("", {"TEAM": "apart", "ROWS": 2, "WIDTH": 64, "STAGES": 8, "PROMOTE": 4}),
 ])  # fmt: skip
@@ -121,14 +123,16 @@ def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize(("of_a", "of_b"), [((1,), (1,)), ((70, 1), (330,)), ((70, 3), (3, 3))])
+@pytest.mark.parametrize(("of_a", "of_b", "of_dtype"), [
+    ((1,), (1,), EIGHT), ((70, 1), (330,), "float8_e5m2"), ((70, 3), (3, 3), EIGHT),
+])  # fmt: skip
 def test_arrays_are_multiplied_with_their_scales(
-    of_a: tuple[int, ...], of_b: tuple[int, ...], library: str
+    of_a: tuple[int, ...], of_b: tuple[int, ...], of_dtype: str, library: str
 ) -> None:
     own, rng = pytest.importorskip(library), np.random.default_rng(3)
     a, b = (
         rng.standard_normal((70, 300), "float32").astype(EIGHT),
-        rng.standard_normal((330, 300)).astype(EIGHT),
+        rng.standard_normal((330, 300)).astype(of_dtype),
     )
     scales = [rng.uniform(0.5, 2, shape).astype("float32") for shape in (of_a, of_b)]
     wide = list(scales)
@@ -137,7 +141,7 @@ def test_arrays_are_multiplied_with_their_scales(
     right = (a.astype(float) * wide[0]) @ (b.astype(float).T * wide[1])
     operands = [a, b]
     if library == "torch":
-        operands = [own.tensor(x.astype("float32")).to(own.float8_e4m3fn) for x in (a, b)]
+        operands = [own.tensor(x.astype("float32")).to(getattr(own, x.dtype.name)) for x in (a, b)]
     of_a_, of_b_ = (own.asarray(scale) for scale in scales)
     got = tuner.matmul(operands[0], operands[1].T, scale_a=of_a_, scale_b=of_b_, dtype="float32")
     assert got.dtype == own.float32
@@ -150,3 +154,7 @@ def test_scales_of_other_shapes_and_for_other_arrays_are_refused() -> None:
         tuner.matmul(a.astype("f4"), a.astype("f4").T, dtype="float16")
     with pytest.raises(ValueError, match=r"scale_a and scale_b have shapes .*, got \(7,\) and \(7,\)"):
         tuner.matmul(a, a.T, scale_a=scale, scale_b=scale)
+    with pytest.raises(InputError, match=r"epilogue 'a-e5m2' is for .*, got bmm in float8_e4m3fn"):
+        CATALOGUE.operation("bmm").problem(
+            dict.fromkeys(("batch", "m", "n", "k"), 128), EIGHT, epilogue="a-e5m2"
+        )

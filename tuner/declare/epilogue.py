@@ -30,6 +30,10 @@ ROW, COLUMN = BIASES = ("bias-row", "bias-col")
 ALPHA, BETA, RESIDUAL = "alpha", "beta", "residual"
 #: Dtypes of 8 bits, by NumPy's and PyTorch's name: e4m3 has no infinity, and 448 is its largest number.
 FLOAT8_DTYPES = ("float8_e4m3fn",)
+#: A dtype of 8 bits that one operand of a product of such may have: fewer digits, and more reach.
+E5M2 = "float8_e5m2"
+#: What says which.
+MIXED = ("a-e5m2", "b-e5m2")
 #: Scales of operands of 8 bits, in float32: one for each operand; one for each row of A and column of B; one
 #: for 1 x 128 elements of A and 128 x 128 of B.
 SCALES = BY_TENSOR, BY_LINE, BY_BLOCK = ("scale-tensor", "scale-line", "scale-block")
@@ -38,7 +42,7 @@ SCALE_BLOCK = 128
 #: Dtypes that a result of such operands may have; the first where nothing is said.
 RESULTS: Mapping[str, str] = {"": "bfloat16", "to-float16": "float16", "to-float32": "float32"}
 #: All words, in the order in which they are applied and written.
-WORDS = (*SCALES, ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL, *filter(None, RESULTS))
+WORDS = (*MIXED, *SCALES, ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL, *filter(None, RESULTS))
 #: Name of the matrix that beta multiplies.
 C_IN = "c_in"
 #: Roundings of an element beside those of its sum: a factor, sums of four, a function of two or three ulp.
@@ -59,6 +63,7 @@ class Epilogue:
         residual: A matrix is added last.
         scale: One of `SCALES` or empty.
         result: One of `RESULTS` or empty.
+        mixed: One of `MIXED` or empty.
     """
 
     alpha: bool = False
@@ -68,6 +73,7 @@ class Epilogue:
     residual: bool = False
     scale: str = ""
     result: str = ""
+    mixed: str = ""
 
     @classmethod
     def read(cls, text: str) -> Epilogue:
@@ -82,7 +88,7 @@ class Epilogue:
     @property
     def text(self) -> str:
         """The words in their order, joined by ``+``: the one text that names it."""
-        there = {self.bias, self.activation, self.scale, self.result}
+        there = {self.bias, self.activation, self.scale, self.result, self.mixed}
         there |= {word for word in (ALPHA, BETA, RESIDUAL) if getattr(self, word)}
         return "+".join(word for word in WORDS if word in there)
 
@@ -92,11 +98,15 @@ class Epilogue:
     @property
     def unscaled(self) -> Epilogue:
         """What is done to sums that are scaled already, before they are rounded."""
-        return replace(self, scale="", result="")
+        return replace(self, scale="", result="", mixed="")
 
     def dtype(self, operands: str) -> str:
         """The result's dtype, for operands of a dtype."""
         return RESULTS[self.result] if operands in FLOAT8_DTYPES else operands
+
+    def operand_dtype(self, operand: str, dtype: str) -> str:
+        """The dtype of ``a`` or ``b``, in a product of a dtype."""
+        return E5M2 if self.mixed == f"{operand}-e5m2" else dtype
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -158,7 +168,7 @@ class Epilogue:
         biased = bias == self.bias
         if biased and self.residual and not self.beta and not self.activation:
             return self, Epilogue()
-        own = self.scale, self.result
+        own = self.scale, self.result, self.mixed
         activation = self.activation if biased and self.activation in ("relu", "gelu-tanh") else ""
         rest = "" if biased else self.bias, "" if activation else self.activation, self.residual
         return Epilogue(self.alpha, self.beta, bias, activation, False, *own), Epilogue(False, False, *rest)
@@ -231,11 +241,11 @@ def _read(text: str) -> Epilogue:
     for word in words:
         if word not in WORDS:
             raise UnknownName("part of an epilogue", word, WORDS)
-    kinds = [[word for word in words if word in kind] for kind in (BIASES, ACTIVATIONS, SCALES, RESULTS)]
+    kinds = [[word for word in words if word in kind] for kind in (BIASES, ACTIVATIONS, SCALES, RESULTS, MIXED)]
     if len(set(words)) < len(words) or max(map(len, kinds)) > 1:
         raise InputError(
-            "an epilogue has each part once, at most one bias and one activation, one kind of scales, and one "
-            f"dtype of the result, got {text!r}; leave the others out"
+            "an epilogue has each part once, at most one bias and one activation, one kind of scales, one "
+            f"dtype of the result and one operand that is e5m2, got {text!r}; leave the others out"
         )
     bias, activation, *own = map("".join, kinds)
     return Epilogue(ALPHA in words, BETA in words, bias, activation, RESIDUAL in words, *own)

@@ -47,7 +47,7 @@ def copy_rows_grid(rows: int, columns: int) -> tuple[int, int]:
 MAP_TYPES = {
     "uint8": ("UINT8", 0), "int32": ("INT32", 3), "int64": ("INT64", 5), "float16": ("FLOAT16", 6),
     "float32": ("FLOAT32", 7), "float64": ("FLOAT64", 8), "bfloat16": ("BFLOAT16", 9),
-    "float8_e4m3fn": ("UINT8", 0),
+    "float8_e4m3fn": ("UINT8", 0), "float8_e5m2": ("UINT8", 0),
 }  # fmt: skip
 #: ``CUtensorMapSwizzle`` likewise, by bytes of the swizzled unit; 0 for none.
 SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}

@@ -17,11 +17,11 @@ T = TypeVar("T")
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.
 DTYPE_BYTES: Mapping[str, int] = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
-    "float8_e4m3fn": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 #: Bits of the significand of floating-point dtypes, the hidden one included.
 SIGNIFICANDS: Mapping[str, int] = {
-    "float8_e4m3fn": 4, "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53,
+    "float8_e5m2": 3, "float8_e4m3fn": 4, "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53,
 }  # fmt: skip
 #: What tensor cores of Hopper keep of a product beside a larger one, in bits, and the terms that are added up
 #: before float32 sums take them over. DeepSeek-V3's report (2024, 3.3.2) has both: 14 bits, every 128 terms.
@@ -289,8 +289,10 @@ class Operation:
             UnknownName: No such part.
             InputError: The words contradict each other; the operation has none in that dtype.
         """
-        text, unscaled = Epilogue.read(epilogue).text, Epilogue.read(epilogue).unscaled
-        if text and dtype not in (self.epilogues if unscaled else (*self.epilogues, *self.scaled)):
+        words, text = Epilogue.read(epilogue), Epilogue.read(epilogue).text
+        if text and dtype not in (
+            self.epilogues if words.unscaled or words.mixed else (*self.epilogues, *self.scaled)
+        ):
             known = f"{self.name} in {', '.join(self.epilogues)}" if self.epilogues else "gemm"
             raise InputError(
                 f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"

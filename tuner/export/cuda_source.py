@@ -17,9 +17,15 @@ from tuner.export.symbolic import filled, in_c
 C_TYPES = {
     "float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "int32": "int",
     "int64": "long long", "uint8": "unsigned char", "float8_e4m3fn": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2",
 }  # fmt: skip
 #: Headers of CUDA that declare element types. Kernels may have types of their own for such elements.
-HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h", "float8_e4m3fn": "cuda_fp8.h"}
+HEADERS = {
+    "float16": "cuda_fp16.h",
+    "bfloat16": "cuda_bf16.h",
+    "float8_e4m3fn": "cuda_fp8.h",
+    "float8_e5m2": "cuda_fp8.h",
+}
 #: Launches that the exported main times.
 _LAUNCHES = 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.declare.epilogue import FLOAT8_DTYPES
+from tuner.declare.epilogue import E5M2, FLOAT8_DTYPES
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Scalar
@@ -42,7 +42,9 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
             "shape": _shape,
             "corner": _corner,
             "in_f_string": _in_f_string,
-            "held": lambda dtype: "uint8" if on_gpu and dtype in FLOAT8_DTYPES else dtype,  # as CuPy holds them
+            "held": lambda dtype: (
+                "uint8" if on_gpu and dtype in (*FLOAT8_DTYPES, E5M2) else dtype
+            ),  # as CuPy holds them
         },
         header=header,
         kernel=kernel,

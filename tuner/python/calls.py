@@ -93,7 +93,7 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         decision: What the records say, where it is a problem.
     """
     family = request.family
-    if next(iter(request.operands.values())).dtype in FLOAT8_DTYPES:
+    if request.operands_dtype in FLOAT8_DTYPES:
         return _of_eights(request, decision)
     if request.epilogue:
         return _finished(request)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.epilogue import BY_BLOCK, FLOAT8_DTYPES, Epilogue
+from tuner.declare.epilogue import BY_BLOCK, E5M2, FLOAT8_DTYPES, MIXED, Epilogue
 from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS, Problem
 from tuner.devices.detect import is_spec
 from tuner.errors import InputError, TunerError
@@ -198,7 +198,12 @@ class CallRequest:
     @property
     def dtype(self) -> str:
         """The result's."""
-        return self.epilogue.dtype(next(iter(self.operands.values())).dtype)
+        return self.epilogue.dtype(self.operands_dtype)
+
+    @property
+    def operands_dtype(self) -> str:
+        """The problem's: of operands of two dtypes of 8 bits, that of which both may be."""
+        return FLOAT8_DTYPES[0] if self.epilogue.mixed else next(iter(self.operands.values())).dtype
 
     @property
     def copied(self) -> tuple[Placed, ...]:
@@ -224,6 +229,9 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
     request = CallRequest(function, operands, precision_of(precision) if function == "matmul" else IEEE, **how)
     if request.epilogue != request.epilogue.unscaled:
         request.operands = operands = {name: _of_eight(operand) for name, operand in operands.items()}
+    pair = [operand.dtype for operand in operands.values() if operand.ndim == 2][:2]
+    if function == "matmul" and sorted(pair) == [*FLOAT8_DTYPES, E5M2]:
+        request.epilogue = replace(request.epilogue, mixed=MIXED[pair.index(E5M2)])
     _check(request)
     others = sorted({operand.dtype for operand in operands.values()} - set(EMULATED_DTYPES))
     if precision == EMULATED and others:
@@ -272,7 +280,7 @@ def _check(request: CallRequest) -> None:
     if len(shape) < 2:
         raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
     scaled, a = request.epilogue != request.epilogue.unscaled, operands["a"].dtype
-    if scaled and (a not in FLOAT8_DTYPES or operands["b"].dtype != a):
+    if scaled and not request.epilogue.mixed and (a not in FLOAT8_DTYPES or operands["b"].dtype != a):
         raise TypeError(
             f"matmul: scales and dtype= are for two arrays of {FLOAT8_DTYPES[0]}, got {a}; leave them out"
         )
@@ -330,7 +338,7 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     if b.ndim == 1:
         return _key(request, "gemv", left.letter(), m=m, n=k), (left, right, _output(request, 0))
     to = _output(request, 1)
-    if a.dtype in FLOAT8_DTYPES:
+    if request.operands_dtype in FLOAT8_DTYPES:
         left, right = _along_k(left, False), _along_k(right, True)
     more = _further(request)
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
@@ -422,7 +430,7 @@ def _output(request: CallRequest, kept: int) -> Placed:
 
 
 def _key(request: CallRequest, operation: str, layout: str, **dims: int) -> ProblemKey:
-    dtype = next(iter(request.operands.values())).dtype
+    dtype = request.operands_dtype
     emulated = operation == "gemm" and dtype in EMULATED_DTYPES
     precision, epilogue = request.precision if emulated else IEEE, request.epilogue.text
     return ProblemKey(operation, tuple(dims.items()), dtype, layout, precision, epilogue)

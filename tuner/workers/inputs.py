@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from tuner.declare.epilogue import FLOAT8_DTYPES
+from tuner.declare.epilogue import E5M2, FLOAT8_DTYPES
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
 from tuner.devices.comparing import checksums, mixed
 from tuner.errors import DeclarationError
@@ -191,7 +191,7 @@ def fixed_cells(xp: Any, kind: str, dtype: str, number: int) -> Any:
     more, low = mixed(digits), mixed(digits + numpy.uint64(1)) >> numpy.uint64(48)
     values = ((fields.sum(axis=1) - 131070) * 65536 + low.astype(numpy.int64)) * 2.0**-31
     if kind == WIDE:
-        reach = {"float16": 6, "float8_e4m3fn": 4}.get(dtype, 20)
+        reach = {"float16": 6, E5M2: 6, "float8_e4m3fn": 4}.get(dtype, 20)
         values = numpy.ldexp(values, (more % numpy.uint64(2 * reach + 1)).astype(numpy.int64) - reach)
     cells = bits(values.astype(form))
     if kind == WIDE:
@@ -217,7 +217,7 @@ def numpy_dtype(name: str) -> Any:
 
 def held(xp: Any, dtype: str) -> str:
     """The dtype of an array that holds such numbers: CuPy has none of 8 bits, and holds bytes."""
-    return "uint8" if dtype in FLOAT8_DTYPES and xp is not numpy else dtype
+    return "uint8" if dtype in (*FLOAT8_DTYPES, E5M2) and xp is not numpy else dtype
 
 
 def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:
@@ -255,7 +255,7 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
 
 def drawn(xp: Any, generator: Any, dtype: str, count: int) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
-    if dtype in FLOAT8_DTYPES:  # the host converts them, in 35 ns each
+    if dtype in (*FLOAT8_DTYPES, E5M2):  # the host converts them, in 35 ns each
         numbers = generator.standard_normal(min(count, EIGHTS_PERIOD), dtype="float32")
         cells = xp.asarray(bits((numbers if xp is numpy else xp.asnumpy(numbers)).astype(dtype)))
         return xp.tile(cells, -(-count // cells.size))[:count].view(held(xp, dtype))

@@ -3,7 +3,7 @@
 // cuBLASLt is column-major: a row-major C is its C transposed, so B comes first and the letters swap. Sums are in
 // float32, never in TF32 or less. PROPOSAL is the place, from 1, among what cuBLASLt's heuristic proposes, which is
 // another algorithm in another version of cuBLAS; where it is 0, the others name the algorithm.
-// Operands of 8 bits have scales (SCALES: one each; 2: for rows and columns; 3: for blocks) behind them, and a RESULT of another type.
+// Operands of 8 bits have scales (SCALES: one each; 2: for rows and columns; 3: for blocks) behind them, and a RESULT of another type, and types of their own.
 #include <cublasLt.h>
 
 #include <map>
@@ -13,6 +13,8 @@
 #ifndef SCALES
 #define SCALES 0
 #define RESULT DTYPE
+#define A_TYPE DTYPE
+#define B_TYPE DTYPE
 #define FAST 0
 #endif
 
@@ -84,7 +86,7 @@ struct Plan {
     }
 
     Plan(long long m, long long n, long long k) {
-        constexpr cudaDataType_t type = cudaDataType_t(DTYPE);
+        constexpr cudaDataType_t of_a = cudaDataType_t(A_TYPE), of_b = cudaDataType_t(B_TYPE);
         must(cublasLtCreate(&handle));
         must(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
         described(CUBLASLT_MATMUL_DESC_TRANSA, int32_t(B_TRANSPOSED ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -102,8 +104,8 @@ struct Plan {
         described(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t(SCALES == 2 ? 3 : 4));
 #endif
         if (SCALES) scaled_by((const void*)4096, (const void*)4096);  // aligned: all that proposals depend on
-        must(cublasLtMatrixLayoutCreate(&b, type, B_TRANSPOSED ? k : n, B_TRANSPOSED ? n : k, B_TRANSPOSED ? k : n));
-        must(cublasLtMatrixLayoutCreate(&a, type, A_TRANSPOSED ? m : k, A_TRANSPOSED ? k : m, A_TRANSPOSED ? m : k));
+        must(cublasLtMatrixLayoutCreate(&b, of_b, B_TRANSPOSED ? k : n, B_TRANSPOSED ? n : k, B_TRANSPOSED ? k : n));
+        must(cublasLtMatrixLayoutCreate(&a, of_a, A_TRANSPOSED ? m : k, A_TRANSPOSED ? k : m, A_TRANSPOSED ? m : k));
         must(cublasLtMatrixLayoutCreate(&c, cudaDataType_t(RESULT), n, m, n));
         if (PROPOSAL) proposed();
         else named();

@@ -2,8 +2,8 @@
 """Products of operands of 8 bits: beside what `_matmul.py` says, their scales, and a result of another dtype.
 
 It comes behind that file, whose product it refines. SCALES is 1 for one scale an operand, 2 for one a row and
-a column, 3 for one a block, 0 for none; RESULT is the result's ``cudaDataType``; with FAST tensor cores keep
-sums throughout, in the bits that they have for it.
+a column, 3 for one a block, 0 for none; A_TYPE, B_TYPE and RESULT are numbers of ``cudaDataType``; with FAST
+tensor cores keep sums throughout, in the bits that they have for it.
 """
 
 #: ``cublasLtMatmulDescAttributes_t``: scales, their modes, sums; ``cublasLtMatrixLayoutAttribute_t``.
@@ -28,8 +28,9 @@ class Product(Product):
         ):
             self._set(self._description, "Desc", attribute, value)
         self._scaled_by(*(SOMEWHERE, SOMEWHERE) * bool(SCALES))
-        kind = c_uint32(RESULT)
-        self.check("cublasLtMatrixLayoutSetAttribute", self._c, LAYOUT_TYPE, byref(kind), c_size_t(4))
+        for layout, kind in ((self._a, A_TYPE), (self._b, B_TYPE), (self._c, RESULT)):
+            number = c_uint32(kind)
+            self.check("cublasLtMatrixLayoutSetAttribute", layout, LAYOUT_TYPE, byref(number), c_size_t(4))
         return super().proposals()
 
     def _scaled_by(self, *scales: int) -> None:

@@ -1,12 +1,18 @@
 // wgmma for operands that both lie in shared memory: 64 rows by WIDTH columns by the terms in 32 bytes, FP32 sums in registers. sm_90a.
-// Operands of 8 bits (EIGHT) are e4m3, and their terms are contiguous; of 16 bits either dimension is.
+// Operands of 8 bits (EIGHT) are e4m3, one may be e5m2 (A_E5M2, B_E5M2), and their terms are contiguous; of 16 bits either dimension is.
 //
 // PTX names each register of the sums, so that every WIDTH is a statement of its own.
 
 constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x WIDTH sums
 
 #if EIGHT
+#if SWAP ? B_E5M2 : A_E5M2
+#define WGMMA_TYPES "k32.f32.e5m2.e4m3"
+#elif A_E5M2 || B_E5M2
+#define WGMMA_TYPES "k32.f32.e4m3.e5m2"
+#else
 #define WGMMA_TYPES "k32.f32.e4m3.e4m3"
+#endif
 #define WGMMA_ALONG(a, b)
 #elif BFLOAT
 #define WGMMA_TYPES "k16.f32.bf16.bf16"
