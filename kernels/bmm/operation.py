@@ -45,10 +45,10 @@ def _work(p: Problem) -> Work:
 
 def _eights(xp: Any, p: Problem, arrays: Mapping[str, Any], out: Any) -> Any:
     """The library's products of 8-bit numbers, one after the other, in the dtype of `out`."""
-    flat, scale = {**arrays, "a": arrays["a"].reshape(-1, p.k)}, Epilogue.read(p.epilogue).scale
+    flat = {**arrays, "a": arrays["a"].reshape(-1, p.k)}
     for at in range(p.batch):
         rows = slice(at * p.m, (at + 1) * p.m)
-        left, right = values_of_stacks(xp, scale, flat, rows, at, str(out.dtype))
+        left, right = values_of_stacks(xp, p, flat, rows, at, str(out.dtype))
         xp.matmul(left, right.T, out=out[at])
     return out
 

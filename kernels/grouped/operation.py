@@ -81,10 +81,10 @@ def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
 
 def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any) -> Any:
     """The library's products, one after the other, in a dtype."""
-    ends, scale = arrays["offsets"].tolist(), Epilogue.read(p.epilogue).scale
+    ends = arrays["offsets"].tolist()
     for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if end > first:
-            left, right = values_of_stacks(xp, scale, arrays, slice(first, end), group, dtype)
+            left, right = values_of_stacks(xp, p, arrays, slice(first, end), group, dtype)
             right = right.T if p.layout[1] == "t" else right
             if out.dtype == dtype:
                 xp.matmul(left, right, out=out[first:end])

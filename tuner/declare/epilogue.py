@@ -209,22 +209,23 @@ def draws_of_scales(name: str, k: int, generator: Any, count: int) -> Any:
 
 
 def values_of_stacks(
-    xp: Any, scale: str, arrays: Mapping[str, Any], rows: slice, matrix: int, dtype: str
+    xp: Any, p: Any, arrays: Mapping[str, Any], rows: slice, matrix: int, dtype: str
 ) -> tuple[Any, Any]:
     """Some rows of A, and a matrix B, as stored, in another dtype; those of 8 bits are times their scales.
 
     Args:
         xp: numpy or cupy.
-        scale: As of `scales_of_stacks`, which says how `arrays` has scales.
-        arrays: By name; ``a`` of shape (rows, K), ``b`` of shape (matrices, N, K).
+        p: The problem.
+        arrays: By name; ``a`` of shape (rows, K), ``b`` of shape (matrices, N, K), scales as of
+            `scales_of_stacks`.
         rows: The rows.
         matrix: Number of the matrix.
         dtype: Of what is returned.
     """
-    a, b = arrays["a"][rows], arrays["b"][matrix]
-    if str(a.dtype) not in FLOAT8_DTYPES:
+    (a, b), scale = (arrays["a"][rows], arrays["b"][matrix]), Epilogue.read(p.epilogue).scale
+    if p.dtype not in FLOAT8_DTYPES:
         return a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-    known = xp.asarray(numpy.arange(256, dtype="uint8").view(str(a.dtype)).astype(dtype))
+    known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(dtype))
     a, b = (known[numbers.view("uint8").astype("int32")] for numbers in (a, b))
     if not scale:
         return a, b
