@@ -274,10 +274,12 @@ def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_act
 
     with torch.no_grad():
         for run, finish in ((net, "bias+gelu+library"), (twice, "bias+library")):
-            asked.clear()
-            with tuned.use(bits="library"):
-                result = torch.compile(run, fullgraph=True, dynamic=False)(x)
-            assert asked == [((6, 6), (6, 5), "", finish)], "PyTorch computes the second layer"
+            compiled = torch.compile(run, fullgraph=True, dynamic=False)
+            for stance in ("default", "fail_on_recompile"):
+                asked.clear()
+                with torch.compiler.set_stance(stance), tuned.use(bits="library"):
+                    result = compiled(x)
+                assert asked == [((6, 6), (6, 5), "", finish)], "PyTorch computes the second layer"
             torch.testing.assert_close(result, run(x))
     with pytest.raises(InputError, match="gelu is for products without gradients"):
         tuned.product(x[0], net[0].weight.t(), None, "", "gelu")
