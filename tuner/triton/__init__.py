@@ -37,8 +37,9 @@ def autotune(
         prune_configs_by: As Triton's.
         reset_to_zero: Names of arrays that are zeros when a measured run begins.
         restore_value: Names of arrays that a run reads and changes.
-        pre_hook: Refused, as hooks of a config are: it would run in this process alone.
-        post_hook: Likewise.
+        pre_hook: A function that is called before each measured run with all arguments by name, tensors of
+            PyTorch among them. One of the configs, the same of all, is called before each later launch, too.
+        post_hook: Refused.
         warmup: Taken and not used, as are `rep`, `do_bench` and `cache_results`: measuring is this package's.
         rep: See `warmup`.
         use_cuda_graph: True to time replays of a graph, with warm caches.
@@ -48,7 +49,7 @@ def autotune(
             and ``on_miss``, which is ``measure`` unless given.
 
     Raises:
-        InputError: There is a hook.
+        InputError: There is a post_hook, or configs have several hooks.
         UnknownName: There is no such option.
     """
     from tuner.triton.tuned_kernel import TunedKernel  # which needs Triton

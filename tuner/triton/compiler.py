@@ -33,6 +33,8 @@ from tuner.triton.language import LANGUAGE, OPTIONS, version
 
 #: Arrays that are zeros, or hold what they held at first, whenever a run begins: a source may name some.
 RESET, RESTORED = "reset_to_zero", "restore_value"
+#: The function of a source that is called before each run, with its arguments by name.
+HOOK = "pre_hook"
 #: Dtype -> as Triton writes it.
 TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int32": "i32", "int64": "i64",
@@ -175,7 +177,8 @@ def launching(rendered: Rendered, problem: Problem) -> str:
     given = [f"{name}={name}" for name in (*constants, *OPTIONS) if name in vars(module_of(rendered.text))]
     assert rendered.launch is not None, "the declaration has a launch"
     call = f"{rendered.entry}[{rendered.launch.grid}]({', '.join([*types, *given])})"
-    return f"{rendered.text}\n\ndef run({', '.join(types)}):\n    {call}\n"
+    before = f"    {HOOK}({{**globals(), **locals()}})\n" if f"\ndef {HOOK}(" in rendered.text else ""
+    return f"{rendered.text}\n\ndef run({', '.join(types)}):\n{before}    {call}\n"
 
 
 def bound(rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
@@ -190,7 +193,27 @@ def bound(rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -
         code = compiled_code(rendered, device.architecture, arrays.problem)
     launched, cubin = LANGUAGE.loadable(rendered, code)
     run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(launched, cubin, arrays, device)
-    return _begun(run, arrays, about[RESET], about[RESTORED])
+    return _begun(_hooked(run, rendered, arrays), arrays, about[RESET], about[RESTORED])
+
+
+def _hooked(run: Run, rendered: Rendered, arrays: Arrays) -> Run:
+    """A run with its author's hook before it, which gets tensors of PyTorch on the same memory."""
+    if f"\ndef {HOOK}(" not in rendered.text:
+        return run
+    import torch
+
+    known = dict(vars(module_of(rendered.text)))
+    known |= {scalar.name: scalar.value for scalar in arrays.problem.scalars}
+    known |= {name: torch.from_dlpack(array) for name, array in arrays.arrays.items()}
+    cupy = sys.modules.get("cupy")
+
+    def whole() -> None:
+        stream = cupy and torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
+        with torch.cuda.stream(stream):
+            known[HOOK](known)
+        run()
+
+    return whole
 
 
 def _begun(run: Run, arrays: Arrays, reset: Sequence[str], restored: Sequence[str]) -> Run:
@@ -218,7 +241,7 @@ def _interpreted(rendered: Rendered, arrays: Arrays) -> Run:
     assert launch is not None, "the declaration has a launch"
     values = {scalar.name: scalar.value for scalar in arrays.problem.scalars}
     values |= {name: torch.from_numpy(arrays.arrays[name]) for name in types if name not in values}
-    run = partial(function[launch.grid], **values, **constants)
+    run = _hooked(partial(function[launch.grid], **values, **constants), rendered, arrays)
     return _begun(run, arrays, module.get(RESET, ()), module.get(RESTORED, ()))
 
 

@@ -18,7 +18,7 @@ from tuner.declare.shapes import KernelArgument
 from tuner.errors import InputError
 from tuner.python.arrays import is_array
 from tuner.python.own_kernel import NUMBERS, KernelCode
-from tuner.triton.compiler import RESET, RESTORED
+from tuner.triton.compiler import HOOK, RESET, RESTORED
 from tuner.triton.language import OPTIONS
 
 
@@ -121,6 +121,8 @@ class JitCode(KernelCode):
     def _source(self, given: Sequence[KernelArgument]) -> str:
         module = JitModule(frozenset(self.parameters))
         module.add_jit(self.function, self.name, copy.deepcopy(self._node), self.free)
+        if HOOK in self.options:
+            module.add(self.options[HOOK], HOOK)
         more = {name: tuple(self.options[name]) for name in (RESET, RESTORED) if self.options.get(name)}
         lines = [f"{name} = {value!r}" for name, value in (self._fixed | more).items()]
         return "\n".join(["import triton", "import triton.language", module.text, *lines, ""])

@@ -15,7 +15,7 @@ from tuner.devices.cuda.kind import nvml
 from tuner.errors import InputError, TunerError
 from tuner.python.decorators import KernelOptions, TunedFunction
 from tuner.python.tuning import refuse_unknown
-from tuner.triton.compiler import RESET, RESTORED
+from tuner.triton.compiler import HOOK, RESET, RESTORED
 from tuner.triton.jit import JitCode
 from tuner.triton.language import OPTIONS
 
@@ -37,15 +37,19 @@ class TunedKernel(Autotuner):
         """Keeps what is to be tuned; nothing is measured before the first call."""
         pruning = options.get("prune_configs_by")
         super().__init__(fn, fn.arg_names, _configs(configs), list(key), None, None, prune_configs_by=pruning)
-        if any((*options["hooks"], *(config.pre_hook for config in self.configs))):
+        hook, post_hook = options["hooks"]
+        hooks = {hook, *(config.pre_hook for config in self.configs)} - {None}
+        if post_hook or len(hooks) > 1:
             raise InputError(
-                "a pre_hook or post_hook runs in this process alone, and configs are measured in others; use "
-                "reset_to_zero= or restore_value=, or triton.autotune for this kernel"
+                "a kernel has one pre_hook, for all configs, and no post_hook; use reset_to_zero= or "
+                "restore_value=, or triton.autotune for this kernel"
             )
         cold = "hot-graph" if options.get("use_cuda_graph") else "cold"
         kept = {name: value for name, value in options.items() if name not in _TRITONS}
         refuse_unknown(kept, [*KernelOptions.__annotations__, RESET, RESTORED])
         self._options = {"on_miss": "measure", "regime": cold, **kept}
+        if hooks:
+            self._options[HOOK] = hooks.pop()
         self._places = [self.arg_names.index(name) for name in self.keys]
         #: Types of arguments, and names of those given by name -> places of tensors.
         self._tensors: dict[Hashable, list[int]] = {}
@@ -60,7 +64,7 @@ class TunedKernel(Autotuner):
             return self.fn.run(*args, **kwargs, **values)
         result = super().run(*args, **kwargs)
         is_plain = not any(hasattr(value, "dtype") for value in kwargs.values())
-        if is_plain and max(self._places, default=0) < len(args):
+        if is_plain and self.best_config.pre_hook is None and max(self._places, default=0) < len(args):
             tensors = self._tensors[kinds] = [at for at, value in enumerate(args) if hasattr(value, "dtype")]
             self._known[self._key(kinds, tensors, args)] = self.best_config, self.best_config.all_kwargs()
         return result

@@ -158,9 +158,12 @@ def test_autotune_measures_once_and_another_process_has_its_answer(
     assert pruned.best_config == configs[0]
 
 
-def test_an_array_that_is_read_and_written_is_restored_before_each_run(kernels: SimpleNamespace) -> None:
+@pytest.mark.parametrize("how", ["restore_value", "reset_to_zero"])
+def test_an_array_that_is_read_and_written_is_restored_before_each_run(
+    kernels: SimpleNamespace, how: str
+) -> None:
     params: Any = {"BLOCK": [256, 512], "num_warps": [4]}
-    kernel = autotuned(kernels.add_to, params, restore_value=["out"])
+    kernel = autotuned(kernels.add_to, params, **{how: ["out"]})
     x, out, n = arrays()
     kernel[blocks](x, out, n)
     assert torch.equal(out, x)
@@ -195,10 +198,24 @@ def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_repo
     assert torch.equal(c, 2 * x)
 
 
-def test_what_cannot_be_measured_in_other_processes_is_refused(kernels: SimpleNamespace) -> None:
+def cleared(args: dict[str, Any]) -> None:
+    args["out"].zero_()
+
+
+def test_hooks_run_before_each_launch_here_and_in_workers(kernels: SimpleNamespace) -> None:
+    configs = [triton.Config({"BLOCK": block}, pre_hook=cleared) for block in (256, 512)]
+    kernel = autotuned(kernels.add_to, configs)
+    x, out, n = arrays()
+    for _ in range(3):
+        kernel[blocks](x, out, n)
+        assert torch.equal(out, x)
+    assert {row["outcome"] for row in tuner.records("add_to", role="trial")} <= {"MEASURED", "PRUNED"}
+
+
+def test_what_cannot_be_measured_is_refused(kernels: SimpleNamespace) -> None:
     config, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=print)
-    for configs, hook in (([hooked], {}), ([config], {"pre_hook": print}), ([config], {"post_hook": print})):
-        with pytest.raises(InputError, match="pre_hook or post_hook runs in this process alone"):
+    for configs, hook in (([hooked], {"pre_hook": cleared}), ([config], {"post_hook": print})):
+        with pytest.raises(InputError, match="has one pre_hook, for all configs, and no post_hook"):
             autotuned(kernels.double, configs, **hook)
     with pytest.raises(UnknownName, match="unknown option 'secnds'"):
         autotuned(kernels.double, [config], secnds=3)
