@@ -8,6 +8,7 @@ library.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +33,8 @@ from tuner.workers.device_worker import Crew
 
 #: Rows that are hashed in the search, and for the proof: primes, so that a row stands at every place of a tile.
 FEW_ROWS, ROWS = 37, 1009
-#: Classes of rows that are timed at all sizes; configs that are proven and play the finals of a size.
-MOST_TIMED, FINALISTS = 4, 3
+#: Classes of rows that are timed at all sizes, so many configs of others each; finalists of a size.
+MOST_TIMED, NEAREST, FINALISTS = 4, 8, 3
 #: Shares of the time until the searches end, and until the other sizes are timed.
 SEARCHED, TIMED = 0.6, 0.8
 #: Seconds of a size at the least, and on a host, or there are fewer sizes; of its finals at the most.
@@ -123,19 +124,14 @@ class _RowSearch:
     def time_elsewhere(self) -> None:
         """Times the configs of the best classes at the other sizes."""
         best, place = self.ranked()[:MOST_TIMED], (self._request.regime, self._study)
-        fastest = {
-            size: {own: one for _, own, one in reversed(timed) if own in best}
-            for size, timed in self._timed.items()
-        }
         for number, size in enumerate(self.sizes):
             problem, timed = self._at(size), self._timed[size]
             known, best_s = {one for _, _, one in timed}, timed[0][0] if timed else None
+            fresh = ([one for one in self._known(size, name) if one not in known][:NEAREST] for name in best)
             missing = [
                 MissingTime(problem, self._kernels[kernel], config, best_s)
-                for kernel, config in dict.fromkeys(
-                    one for other in self._near(size) for one in fastest[other].values()
-                )
-                if (kernel, config) not in known and self._kernels[kernel].allows(problem, self._device, config)
+                for kernel, config in itertools.chain(*fresh)
+                if self._kernels[kernel].allows(problem, self._device, config)
             ]
             until_s = time.monotonic() + self._share_s(TIMED, len(self.sizes) - number)
             remeasure(self._store, self._crew, missing, *place, until_s, after=self._classify)
@@ -167,16 +163,14 @@ class _RowSearch:
         self, session: Session, one: Named, sizes: Sequence[int], count: int
     ) -> tuple[CompiledConfig | None, str]:
         """A config's code, and the class of its rows; empty if it is not right and one at all sizes."""
-        kernel, config, cases = self._kernels[one[0]], one[1], list[ShapeCase]()
+        kernel, config, problems = self._kernels[one[0]], one[1], [*map(self._at, sizes)]
         code = session.pool.compile_all({0: render(kernel, session.problem, config)}).get(0)
-        for problem in map(self._at, sizes):
-            if code is None or not kernel.allows(problem, session.device, config):
-                return None, ""
-            rendered = render(kernel, problem, config)
-            if rendered.text != code.rendered.text:
-                return None, ""
-            cases.append(ShapeCase(session.named(problem), rendered.launch))
-        assert code is not None, "there is a size"
+        if code is None or not all(kernel.allows(problem, session.device, config) for problem in problems):
+            return None, ""
+        rendered = [render(kernel, problem, config) for problem in problems]
+        if {own.text for own in rendered} != {code.rendered.text}:
+            return None, ""
+        cases = [ShapeCase(session.named(at), own.launch) for at, own in zip(problems, rendered, strict=True)]
         classes = {session.worker.class_of_rows(code, case, self._dim, count) for case in cases}
         if len(classes) > 1 or classes & {"", VARIES} or (cases[1:] and session.worker.verify(code, cases)):
             return None, ""
@@ -199,13 +193,11 @@ class _RowSearch:
         self._store.add([one for own in ranges for one in (own.baseline, own.record) if one is not None])
         return ranges
 
-    def _known(self, size: int, name: str) -> dict[Named, None]:
-        """A class's configs, those that were timed at a size first, then those of the nearest other ones."""
-        return {one: None for at in self._near(size) for _, own, one in self._timed[at] if own == name}
-
-    def _near(self, size: int) -> list[int]:
-        """The sizes, the nearest ones first."""
-        return sorted(self.sizes, key=lambda other: abs(math.log(other / size)))
+    def _known(self, size: int, name: str) -> list[Named]:
+        """The fastest configs of a class at each size, the nearest size first."""
+        near = sorted(self.sizes, key=lambda other: abs(math.log(other / size)))
+        fast = ([one for _, own, one in self._timed[other] if own == name][:FINALISTS] for other in near)
+        return list(dict.fromkeys(itertools.chain(*fast)))
 
     def _final(
         self, session: Session, known: Iterable[Named], sizes: Sequence[int], rows: str, until_s: float

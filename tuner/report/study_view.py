@@ -110,11 +110,8 @@ class StudyView:
                 config = f" {config_text(record.config)}" if record.config else ""
                 shown = speed(**_work(record), time_s=time_of(record))
                 rows.append((name, f"{record.kernel}{config}: {shown}, {duration(time_of(record))}"))
-        classes: dict[str, float] = {}
-        for trial in self.timed:
-            bits = trial.measurement.bits
-            classes[bits] = min(time_of(trial), classes.get(bits, math.inf))
-        classes.pop("", None)
+        slowest_first = sorted(self.timed, key=time_of, reverse=True)
+        classes = {one.measurement.bits: time_of(one) for one in slowest_first if one.measurement.bits}
         return [*rows, ("classes of bits", classes_text(classes))] if classes else rows
 
 
