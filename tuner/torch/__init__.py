@@ -33,7 +33,7 @@ from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
 from tuner.python import misses, on_miss
 from tuner.python.arrays import Operand, family_of
-from tuner.python.decisions import decision_for, keep
+from tuner.python.decisions import Decision, decision_for, keep
 from tuner.python.functions import grouped as tuned_groups
 from tuner.python.requests import PRECISION, precision_of, request_for
 
@@ -83,6 +83,8 @@ class Held(NamedTuple):
 
 #: One for each content: compiled programs know it by its identity.
 _held = functools.cache(Held)
+#: Two operands and maybe a bias.
+Operands = tuple[Tensor, Tensor, Tensor | None]
 #: For each, products met without gradients -> check of tensors that lie so, epoch, whether PyTorch's is run.
 _WAYS: dict[Held, dict[Any, Any]] = {}
 #: What is known of its tensors.
@@ -249,13 +251,17 @@ def _is_bare(tensors: Sequence[Tensor]) -> bool:
     return not (_has_gradients(tensors) or torch.is_autocast_enabled(tensors[0].device.type))
 
 
-def _is_left(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> bool:
+def _decision(operands: Mapping[str, Operand], held: Held, activation: str = "") -> Decision | None:
+    """What records say of a product of operands, named as `tuner.matmul` names them."""
+    precision = held.precision if operands["a"].dtype == "float32" else ""
+    epilogue = Epilogue(bias="bias-col" if "bias" in operands else "", activation=activation)
+    return decision_for(request_for("matmul", operands, precision, epilogue=epilogue, bits=held.bits))
+
+
+def _is_left(tensors: Operands, held: Held) -> bool:
     """Whether records leave a product to PyTorch; not where there is none of its own."""
-    tensors = {"a": a, "b": b} | ({} if bias is None else {"bias": bias})
-    operands = {name: PYTORCH.operand(tensor) for name, tensor in tensors.items()}
-    precision = held.precision if a.dtype == torch.float32 else ""
-    epilogue = Epilogue(bias="" if bias is None else "bias-col")
-    decision = decision_for(request_for("matmul", operands, precision, epilogue=epilogue, bits=held.bits))
+    named = zip(("a", "b", "bias"), tensors, strict=True)
+    decision = _decision({name: PYTORCH.operand(one) for name, one in named if one is not None}, held)
     return decision is None or (decision.kernel is None and not decision.is_miss)
 
 
@@ -300,18 +306,16 @@ def _kernels(
     if device.partition(":")[0] not in KERNELS_ON:
         return ""
     kind, size = dtype.removeprefix("torch."), getattr(torch, dtype.removeprefix("torch.")).itemsize
+    shaped = {"a": (a_shape, a_strides), "b": (b_shape, b_strides)}
+    if bias:
+        shaped["bias"] = (b_shape[-1:], (1,))
+    operands = {
+        name: Operand("PyTorch", shape, tuple(step * size for step in strides), kind, size, device)
+        for name, (shape, strides) in shaped.items()
+    }
 
     def decided(activation: str = "") -> bool:
-        shaped = {"a": (a_shape, a_strides), "b": (b_shape, b_strides)}
-        if bias:
-            shaped["bias"] = (b_shape[-1:], (1,))
-        operands = {
-            name: Operand("PyTorch", shape, tuple(step * size for step in strides), kind, size, device)
-            for name, (shape, strides) in shaped.items()
-        }
-        epilogue = Epilogue(bias="bias-col" if bias else "", activation=activation)
-        used = held.precision if kind == "float32" else ""
-        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue, bits=held.bits))
+        decision = _decision(operands, held, activation)
         if decision is None or decision.kernel is not None:
             return decision is not None
         if decision.is_miss and not activation:
@@ -402,10 +406,6 @@ def _silu(held: Held, x: Tensor, inplace: bool = False) -> Any:
 
 def _gelu(held: Held, x: Tensor, approximate: str = "none") -> Any:
     return _activation(x, "gelu-tanh" if approximate == "tanh" else "gelu")
-
-
-#: Two operands and maybe a bias.
-Operands = tuple[Tensor, Tensor, Tensor | None]
 
 
 def _linear(given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operands | None:
@@ -595,7 +595,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         tensors = args if args[-1] is not None else args[:-1]
         precision = self._held.precision or PRECISION.get()
         near = func, precision, len(tensors), args[0].numel(), args[1].numel()
-        check, epoch, left = self._ways.get(near, (None, 0, False))
+        check, epoch, left = self._ways.get(near, (None, -1, False))
         known = check is not None and epoch == misses.EPOCH[0] and check(*tensors)
         if known and left:
             return func(*args)
@@ -603,8 +603,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if known and operands is not None:
             return _tuned(*operands, self._held.precision, bits=self._held.bits)
         result = NotImplemented if operands is None else _multiplied(*operands, self._held)
-        if operands is not None and _is_bare(tensors):
-            left = result is NotImplemented or _is_left(*operands, self._held)
+        if operands is not None and epoch != misses.EPOCH[0] and _is_bare(tensors):
+            left = result is NotImplemented or _is_left(operands, self._held)
             keep(self._ways, near, (PYTORCH.check(tensors), misses.EPOCH[0], left))
         return func(*args) if result is NotImplemented else result
 
