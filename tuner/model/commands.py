@@ -53,9 +53,7 @@ class KnownModel:
     kernels: dict[str, Kernel]
 
     @classmethod
-    def of(
-        cls, operation: str, device: str, dtype: str, precision: str, regime: str | None, db: str
-    ) -> KnownModel:  # fmt: skip
+    def of(cls, operation: str, device: str, regime: str | None, db: str, **of: str) -> KnownModel:
         """Finds it by the words of a command.
 
         Raises:
@@ -65,7 +63,7 @@ class KnownModel:
         """
         catalogue, where = builtin_now(), device_of(device, kept_open(db))
         declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
-        arithmetic = arithmetic_of(declared, dtype, precision)
+        arithmetic = arithmetic_of(declared, **of)
         model = model_of(operation, regime, kept_open(db), where.name, arithmetic)
         if model is not None and model.arithmetic == arithmetic:
             return cls(model, declared, {one.name: one for one in catalogue.of(operation, where.kind)})
@@ -85,9 +83,8 @@ def model() -> None:
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
 @_output_option
 def fit(
-    operation: str, device: str, dtype: str, precision: str, regime: str | None, db: str, seed: int,
-    output: Path | None,
-) -> None:  # fmt: skip
+    operation: str, device: str, regime: str | None, db: str, seed: int, output: Path | None, **of: str
+) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
 
     Needs LightGBM, which `scripts/tuner model` of a checkout installs.
@@ -96,7 +93,7 @@ def fit(
     catalogue, where = builtin_now(), device_of(device, kept_open(db))
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
-        kernels, arithmetic = catalogue.of(operation, where.kind), arithmetic_of(declared, dtype, precision)
+        kernels, arithmetic = catalogue.of(operation, where.kind), arithmetic_of(declared, **of)
         made = refit(store, declared, kernels, where, regime, seed, arithmetic)
     fields(f"Model of {made.operation}", _as_json(made))
     _publish(made, declared, output)

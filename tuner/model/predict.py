@@ -74,6 +74,11 @@ class Model:
     predictors: dict[Any, Predictor] = field(default_factory=dict, init=False, repr=False)
 
     @property
+    def dtype(self) -> str:
+        """Of all surveyed problems."""
+        return next(iter(self.traits))[0]
+
+    @property
     def precision(self) -> str:
         """Of all surveyed problems."""
         return str(self.provenance.get("precision", IEEE))
@@ -81,8 +86,7 @@ class Model:
     @property
     def arithmetic(self) -> str:
         """Dtype and precision of all surveyed problems, as in `ProblemKey.arithmetic`."""
-        dtype, _ = next(iter(self.traits))
-        return dtype if self.precision == IEEE else f"{dtype} {self.precision}"
+        return self.dtype if self.precision == IEEE else f"{self.dtype} {self.precision}"
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype, layout and precision; surveys have no epilogues."""

@@ -59,6 +59,8 @@ def from_model(
         said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
         if trust.drawn:
             said += f", and scaled to what {trust.drawn} problems drawn after the fit lost against studies"
+        elif trust.scale > 1:
+            said += ", and raised for configs that nobody timed there"
         said += f"; the nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
         loss = Loss(prediction.expected_loss, len(trust.losses), said, prediction.loss_interval)
     return _answer(

@@ -26,7 +26,6 @@ from tuner.devices.detect import kind_of
 from tuner.errors import InputError, TunerError
 from tuner.lookup.legality import completed
 from tuner.model.fit import refit
-from tuner.model.stored import arithmetic_of
 from tuner.model.survey_design import Design, SurveyRequest, Turn, design
 from tuner.results import codec
 from tuner.results.measurement import Measurement, Outcome
@@ -131,14 +130,9 @@ def run_survey(
 
 def refit_if_possible(store: Store, request: SurveyRequest) -> str:
     """Fits a model at the end of a survey; tells people what came of it."""
-    device, operation, ranges = (
-        completed(request.device.info, store.devices()),
-        request.operation,
-        request.ranges,
-    )
-    arithmetic = arithmetic_of(operation, ranges.dtype, ranges.precision)
+    device, own = completed(request.device.info, store.devices()), request.arithmetic
     try:
-        refit(store, operation, request.kernels, device, request.regime, arithmetic=arithmetic)
+        refit(store, request.operation, request.kernels, device, request.regime, arithmetic=own)
     except TunerError as error:
         return f"no model was fitted: {error}"
     return "a model was fitted; lookups answer by it"

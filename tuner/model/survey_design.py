@@ -23,7 +23,7 @@ from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
-from tuner.model.predict import Model, predictor_for
+from tuner.model.predict import predictor_for
 from tuner.model.stored import arithmetic_of, model_of
 from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey
@@ -151,6 +151,11 @@ class SurveyRequest:
     drawn: bool = True
     configs: int = CONFIGS
     per_problem: int = PER_PROBLEM
+
+    @property
+    def arithmetic(self) -> str:
+        """Dtype and precision of the problems that are drawn (`ProblemKey.arithmetic`)."""
+        return arithmetic_of(self.operation, self.ranges.dtype, self.ranges.precision)
 
 
 @dataclass
@@ -299,25 +304,20 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
     The first survey of a dtype or precision asks the model of another one about the same shapes: the first that
     knows configs of such kernels, and of dtypes as wide rather than others.
     """
-    operation, ranges = request.operation, request.ranges
-    own = arithmetic_of(operation, ranges.dtype, ranges.precision)
-    asked = (
-        model_of(operation.name, request.regime, store, device.name, like) for like in (own, *operation.dtypes)
+    own, width = request.arithmetic, DTYPE_BYTES[request.ranges.dtype or request.operation.dtypes[0]]
+    of = request.operation.name, request.regime, store, device.name
+    asked = (model_of(*of, like) for like in (own, *request.operation.dtypes))
+    models = sorted(
+        dict.fromkeys(model for model in asked if model is not None),
+        key=lambda model: (model.arithmetic != own, DTYPE_BYTES[model.dtype] != width),
     )
-
-    def unlike(model: Model) -> tuple[bool, bool]:
-        widths = {DTYPE_BYTES[name.partition(" ")[0]] for name in (own, model.arithmetic)}
-        return model.arithmetic != own, len(widths) > 1
-
-    models = sorted(dict.fromkeys(model for model in asked if model is not None), key=unlike)
 
     def proposed(problem: Problem, count: int) -> list[Named]:
         for model in models:
-            like = replace(problem, dtype=next(iter(model.traits))[0], precision=model.precision)
-            if model.knows(like):
-                known = predictor_for(model, request.kernels, device).candidates(like, count)
-                if known:
-                    return [one[:2] for one in known]
+            like = replace(problem, dtype=model.dtype, precision=model.precision)
+            predictor = predictor_for(model, request.kernels, device)
+            if model.knows(like) and (known := predictor.candidates(like, count)):
+                return [one[:2] for one in known]
         return []
 
     return proposed
