@@ -76,7 +76,7 @@ def _show_ranges(ranges: Sequence[Champion]) -> None:
             " x ".join(map(str, own.problem.dims.values())), duration(own.measurement.time_s or 0.0),
             f"{one.speedup:.3f}" if one.speedup else "-", f"{own.kernel} {config_text(own.config)}",
         )
-        for one, own in zip(ranges, (one.record for one in ranges), strict=True)
+        for one in ranges for own in [one.record]
     ]  # fmt: skip
     speedups = [one.speedup for one in ranges]
     mean = f"; {statistics.geometric_mean(speedups):.3f} x library in the mean" if all(speedups) else ""
