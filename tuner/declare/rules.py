@@ -309,10 +309,10 @@ PLACE_BYTES, BOX_COLUMNS = 128, 64
 def wgmma_parameters() -> tuple[Parameter, ...]:
     """A block's tile, its warpgroups and places, and how many blocks stay: as many as an H100 has, or none."""
     return (
-        choice("BM", 64, 128, 192, 256),
+        choice("BM", 8, 16, 32, 64, 128, 192, 256),
         choice("BN", 64, 128, 192, 256),
         choice("CONSUMERS", 1, 2, 3),
-        choice("STAGES", 2, 3, 4, 5, 6, 8, 10),
+        choice("STAGES", 2, 3, 4, 5, 6, 8, 10, 16),
         choice("BLOCKS", 132, 114, 0),
         choice("GROUP", 4, 8, 16),
         choice("ORDER", "rows", "snake", "hilbert"),
@@ -338,7 +338,7 @@ def wgmma_box(p: Any, across: bool, lines: int) -> tuple[int, int, int]:
 
 def _wgmma_registers(p: Any, c: Any) -> Any:
     """Sums of a consumer's thread, of 8 bits those in the tensor cores, too, and 40 more."""
-    return c.BM // c.CONSUMERS * c.BN // 128 * (2 if DTYPE_BYTES[p.dtype] == 1 else 1) + 40
+    return larger(c.BM // c.CONSUMERS, 64) * c.BN // 128 * (2 if DTYPE_BYTES[p.dtype] == 1 else 1) + 40
 
 
 def wgmma_rules(rows: Quantity, times: int = 2) -> tuple[Constraint, ...]:
@@ -357,7 +357,13 @@ def wgmma_rules(rows: Quantity, times: int = 2) -> tuple[Constraint, ...]:
                 & (p.inputs[1].shape[-1] * DTYPE_BYTES[p.dtype] % 16 == 0)
             ),
         ),
-        Constraint("consumers have 64 rows each, or multiples", lambda p, d, c: c.BM % (64 * c.CONSUMERS) == 0),
+        Constraint(
+            "consumers have 64 rows each, or multiples; one alone has fewer if terms of A are neighbours",
+            lambda p, d, c: (
+                (c.BM % (64 * c.CONSUMERS) == 0) | ((c.BM < 64) & (c.CONSUMERS == 1) & (p.layout[0] == "n"))
+            ),
+        ),
+        for_speed("fewer than 64 rows are for such A", lambda p, d, c: (c.BM >= 64) | (rows(p, c) < 64)),
         Constraint(
             "the sums of a consumer's thread fit its registers; one alone takes none of the producer's",
             lambda p, d, c: (
@@ -385,7 +391,9 @@ def wgmma_rules(rows: Quantity, times: int = 2) -> tuple[Constraint, ...]:
             "C is stored in boxes where it may be: each thread's pairs fill half of a sector",
             lambda p, d, c: (c.STORE == "tma") | (p.n % 8 > 0) | (DTYPE_BYTES[p.outputs[0].dtype] != 2),
         ),
-        below_multiple("a tile has not many more rows than A, or 64", lambda p, c: c.BM, 64, rows, times),
+        below_multiple(
+            "a tile has not many more rows than A, or 64", lambda p, c: larger(c.BM, 64), 64, rows, times
+        ),
         below_multiple(
             "a tile is less than twice as wide as C, or 64", lambda p, c: c.BN, 64, lambda p, c: p.n
         ),
@@ -404,6 +412,8 @@ def wgmma_starts() -> tuple[dict[str, Value], ...]:
         large | {"BM": 192, "BN": 128, "CONSUMERS": 3, "STAGES": 5}, large | low | {"BN": 256, "STAGES": 5},
         large | low | {"BN": 128, "STAGES": 8}, large | {"BLOCKS": 0},
         large | low | {"BN": 64, "STAGES": 10, "BLOCKS": 0}, large | {"BN": 64, "STAGES": 8},
+        *(large | low | {"BM": rows, "BN": columns, "STAGES": places, "BLOCKS": blocks}
+          for rows in (8, 16) for columns, places in ((64, 16), (128, 10), (256, 5)) for blocks in (0, 132)),
         large | {"BN": 64, "STAGES": 2, "BLOCKS": 0}, large | low | {"BN": 64, "STAGES": 2, "BLOCKS": 0},
     )  # fmt: skip
     return (*starts, *(start | {"STORE": "registers"} for start in starts))

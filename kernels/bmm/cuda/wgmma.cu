@@ -19,11 +19,11 @@ bmm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap m
         map_a, map_b, c, n, k, batch * each,
         [&](int number) -> Tile {
             const Cell cell = cell_at(number % each, down, columns);
-            const int matrix = number / each;
-            return {ONE_B ? 0 : matrix, matrix * m + cell.row * BM, matrix * m + m, cell.column * BN};
+            const int matrix = number / each, row = cell.row * BM;
+            return {ONE_B ? 0 : matrix, matrix * m + row, matrix * m + min(row + BM, m), cell.column * BN};
         },
         [&](unsigned to, const Tile& tile, int term, unsigned barrier) {
-            const int matrix = tile.end / m - 1, row = tile.first - matrix * m, of_a = ONE_A ? 0 : matrix;
+            const int matrix = tile.first / m, row = tile.first - matrix * m, of_a = ONE_A ? 0 : matrix;
             if (!A_ALONG_M) load_box(to, map_a, term, row, of_a, barrier);
 #pragma unroll
             for (int box = 0; box < (A_ALONG_M ? BM / 64 : 0); ++box)

@@ -20,7 +20,7 @@ grouped(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorM
         [&](int number) -> Tile {
             const Cell cell = cell_at(number, numbers, columns);
             const Rows own = rows_of_tile<BM>(offsets, groups, rows, cell.row);
-            return {own.group, own.first, own.end, cell.column * BN};
+            return {own.group, own.first, min(own.end, own.first + BM), cell.column * BN};
         },
         [&](unsigned to, const Tile& tile, int term, unsigned barrier) { load_box(to, map_a, term, tile.first, barrier); },
         [&](int column, int row, unsigned from) { store_box(map_c, column, row, from); },

@@ -7,7 +7,8 @@
 // Comes after half.cuh, pairs.cuh, operands.cuh, hopper.cuh, tensor_maps.cuh, operand_layout.cuh, wgmma_shared.cuh, scales.cuh.
 // Memory   STAGES places of 128 bytes of terms of both tiles, swizzled by 128 bytes.
 // Edges    Boxes bring zeros from beyond a tensor's edges. Rows from the tile's end on, and columns beyond C, are not stored.
-// Letters  BM BN        tile of C; CONSUMERS warpgroups share its rows
+// Letters  BM BN        tile of C; CONSUMERS warpgroups share its rows. Of fewer than 64 no more are fetched: wgmma takes what lies
+//                       behind them for the others, which are not stored.
 //          STAGES       places in shared memory
 //          STORE        tma: through shared memory in boxes of 16 x 64; registers: each thread its pairs
 
@@ -17,7 +18,7 @@ using Result = float;
 using Result = unsigned short;
 #endif
 constexpr int TERMS = EIGHT ? 128 : 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
-constexpr int ROWS = BM / 64 / CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
+constexpr int ROWS = BM < 64 ? 1 : BM / 64 / CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
 constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + BN * ROW_BYTES, SHEET = 16 * ROW_BYTES;
 constexpr int GIVEN = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 0;  // registers of a consumer's thread
 constexpr int KEPT = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1) - CONSUMERS * GIVEN;
