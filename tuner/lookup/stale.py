@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -112,9 +113,7 @@ def installed_compiler(target: str) -> str:
     import importlib.metadata  # slow to load, and most lookups are of devices that are elsewhere
 
     for package, form in language_of(target).compiler_packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return form.format(version, *version.split("."))
+            return form.format(version, *version.split("."))
     return ""

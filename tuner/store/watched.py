@@ -6,6 +6,7 @@ database.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -60,10 +61,8 @@ def models(store: Reader, name: str, regime: str) -> dict[str, tuple[str, bytes]
     readable: dict[str, tuple[str, bytes]] = {}
     with store.reading() as connection:
         for device, fitted_at, data in connection.execute(wanted):
-            try:
+            with contextlib.suppress(zlib.error):
                 readable[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
-            except zlib.error:
-                continue
     return readable
 
 
