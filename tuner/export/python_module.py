@@ -33,6 +33,15 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         lambda first: f"_workspace[{in_python(first)} :]",
     )
 
+    def held(dtype: str) -> str:
+        """As the library holds such numbers: CuPy has none of 8 bits."""
+        return "uint8" if on_gpu and dtype in (*FLOAT8_DTYPES, E5M2) else dtype
+
+    def described(array: Argument) -> str:
+        dtype = array.tensor.dtype
+        bits = "" if held(dtype) == dtype else f"the bits of {dtype} in a "
+        return f"{array.name}: {bits}{held(dtype)} array of shape {_shape(array.given)}."
+
     def passed(step: Step) -> str:
         return ", ".join((texts | maps)[name] for name in step.arguments)
 
@@ -42,9 +51,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
             "shape": _shape,
             "corner": _corner,
             "in_f_string": _in_f_string,
-            "held": lambda dtype: (
-                "uint8" if on_gpu and dtype in (*FLOAT8_DTYPES, E5M2) else dtype
-            ),  # as CuPy holds them
+            "held": held,
         },
         header=header,
         kernel=kernel,
@@ -65,7 +72,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         named=[*missing, *(scalar.name for scalar in face.given)],
         shown=", ".join(f"{dim}={{{dim}}}" for dim in dims),
         rules=face.rules(in_python, "and"),
-        described=lambda array: f"{array.name}: {array.tensor.dtype} array of shape {_shape(array.given)}.",
+        described=described,
         passed=passed,
     )
 
