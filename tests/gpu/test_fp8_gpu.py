@@ -70,28 +70,18 @@ def test_the_library_is_right(epilogue: str, device: Device) -> None:
     assert wrong_starts(problem, found, device) == []
 
 
-def test_the_exported_module_computes(device: Device, tmp_path: Path) -> None:
+def test_bytes_of_cupy_in_another_layout_are_multiplied_and_by_an_exported_module(
+    device: Device, tmp_path: Path
+) -> None:
     problem = problem_of((304, 256, 512), "scale-tensor+to-float32")
     case = champion(KERNEL, problem, dict(starts(KERNEL, problem, device)[0][1]))
     module = imported(export(case, KERNEL, problem, "python", tmp_path)[0])
-    a, b = (
-        cp.random.default_rng(3).integers(0, 120, shape, dtype="uint8") for shape in ((304, 512), (512, 256))
-    )
-    ones = cp.ones(1, "float32"), cp.ones(1, "float32")
-    wide = [x.get().view(EIGHT).astype("f8") for x in (a, b)]
-    right = wide[0] @ wide[1]
-    assert abs(module.matmul(a, b, *ones).get() - right).max() <= problem.tolerance * right.max()
-
-
-def test_bytes_of_cupy_in_another_layout_are_multiplied(device: Device) -> None:
-    a, b = (
-        cp.random.default_rng(3).integers(0, 120, shape, dtype="uint8") for shape in ((304, 512), (512, 256))
-    )
-    scales = cp.full(1, 0.5, "float32"), cp.full(1, 2, "float32")
-    got = tuner.matmul(a, b, scale_a=scales[0], scale_b=scales[1], dtype="float32")
-    wide = [x.get().view(EIGHT).astype("f8") for x in (a, b)]
-    right = wide[0] @ wide[1]
-    assert abs(got.get() - right).max() <= problem_of((304, 256, 512), "to-float32").tolerance * right.max()
+    rng, scales = cp.random.default_rng(3), (cp.full(1, 0.5, "float32"), cp.full(1, 2, "float32"))
+    a, b = (rng.integers(0, 120, shape, dtype="uint8") for shape in ((304, 512), (512, 256)))
+    left, right = (x.get().view(EIGHT).astype("f8") for x in (a, b))
+    called = tuner.matmul(a, b, scale_a=scales[0], scale_b=scales[1], dtype="float32")
+    for got in (called, module.matmul(a, b, *scales)):
+        assert abs(got.get() - left @ right).max() <= problem.tolerance * (left @ right).max()
 
 
 @pytest.mark.parametrize("scale", SCALES)
