@@ -121,8 +121,7 @@ class CpuDevice(Device):
         circumstances = {"load_1min": psutil.getloadavg()[0]}
         if isinstance(run, LibraryRun):
             circumstances["threads"] = float(run.threads)
-        frequency = psutil.cpu_freq()
-        if frequency is not None:
+        if (frequency := psutil.cpu_freq()) is not None:
             circumstances["clock_hz"] = frequency.current * 1e6
         return circumstances
 
