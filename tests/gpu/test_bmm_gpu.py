@@ -39,9 +39,7 @@ def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "") -> Pro
 @pytest.mark.parametrize("layout", BMM.layouts)
 def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: str, device: Device) -> None:
     for kernel in KERNELS:
-        dtypes = [
-            kind for kind in computed_dtypes(kernel, BMM) if layout in BMM.layouts_of.get(kind, BMM.layouts)
-        ]
+        dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, BMM)]
         problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout)
         space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
         drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))

@@ -42,11 +42,7 @@ def problem_of(sizes: tuple[int, ...], dtype: str, layout: str) -> Problem:
 def test_starts_and_configs_at_random_are_right(
     kernel: Kernel, sizes: tuple[int, ...], layout: str, device: Device
 ) -> None:
-    dtypes = [
-        kind
-        for kind in computed_dtypes(kernel, GROUPED)
-        if layout in GROUPED.layouts_of.get(kind, GROUPED.layouts)
-    ]
+    dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, GROUPED)]
     problem = problem_of(sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
     space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
     drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))

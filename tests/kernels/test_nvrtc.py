@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from products import gemm, kernel_of
-from sampling import covering, every_kind, is_first_kind, is_legal, is_right, name_of, space
+from sampling import USUAL, covering, every_kind, is_first_kind, is_legal, is_right, name_of, space
 
+from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
@@ -56,6 +57,23 @@ def test_compiles(usual: Problem, kernel: Kernel, architecture: str, configs: tu
         known = [config for config in kernel.first_configs() if is_legal(kernel, usual, config)]
         bytes_ = spilled(kernel, usual, known[0] if known else space(kernel, usual)[0], architecture)
         assert architecture != IN_REGISTERS or bytes_ == 0, "the default keeps everything in registers"
+
+
+#: Operation, dtype, layout and epilogue of products that tensor maps fetch.
+FETCHED = [
+    ("bmm", "bfloat16", "tn-b", ""), ("bmm", "float8_e4m3fn", "nt", "scale-block"),
+    ("grouped", "float16", "nn-hot", ""), ("grouped", "float8_e4m3fn", "nt-decode", "scale-line+to-float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "layout", "epilogue"), FETCHED)
+def test_products_of_stacks_and_groups_keep_sums_in_registers(
+    name: str, dtype: str, layout: str, epilogue: str
+) -> None:
+    problem = builtin().operation(name).problem(USUAL[name], dtype, layout, epilogue=epilogue)
+    (kernel,) = builtin().of(name, "cuda", ("wgmma",))
+    configs = [config for config in kernel.first_configs() if is_legal(kernel, problem, config)]
+    assert [spilled(kernel, problem, config, "sm_90a") for config in (configs[0], configs[-1])] == [0, 0]
 
 
 ALL, SOME = "alpha+beta+bias-col+gelu+residual", "bias-col+gelu-tanh"
