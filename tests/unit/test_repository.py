@@ -160,8 +160,8 @@ def installer_called(checkout: Path, tmp_path: Path, **environment: str) -> bool
 @pytest.mark.parametrize(("words", "group"), [
     ("best gemm 8 8 8", "run"), ("serve", "serve"), ("serve --cluster slurm", "serve+fleet"),
     ("worker tcp://head:8786", "fleet"), ("nightly plan.toml --cluster=slurm", "fleet"),
-    ("model fit gemm", "model"), ("records export -o all.parquet", "tables"),
-    ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
+    ("model fit gemm", "model"), ("nightly /dev/stdin <<< '[[surveys]]'", "model"),
+    ("records export -o all.parquet", "tables"), ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
 ])  # fmt: skip
 def test_a_command_gets_the_packages_that_it_needs(
     checkout: Path, tmp_path: Path, words: str, group: str
