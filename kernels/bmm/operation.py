@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner import FLOAT8_DTYPES, SCALES, Baseline, Epilogue, Operation, Problem, Tensor, Work
-from tuner.declare.epilogue import draws_of_scales, scales_of_stacks, values_of_stacks
+from tuner.declare.rules import draws_of_scales, scales_of_stacks, values_of_stacks
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")
@@ -96,7 +96,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b, c = (arrays[name] for name in "abc")
     kind, sums = DATA_TYPES[p.dtype], p.operation.sums.get(p.dtype, p.dtype)
     one, zero = cublas.one_and_zero(sums)
-    a_step, b_step = (0 if len(stack) == 1 else stack[0].size for stack in (a, b))
+    a_step, b_step = (0 if s.shape[0] == 1 else s.shape[1] * s.shape[2] for s in (a, b))
     status = cublas.function("cublasGemmStridedBatchedEx")(
         cublas.handle(), cublas.OPERATION[p.layout[1]], cublas.OPERATION[p.layout[0]], p.n, p.m, p.k,
         one, c_void_p(b.data.ptr), kind, b.shape[2], c_longlong(b_step),

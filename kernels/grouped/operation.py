@@ -21,8 +21,7 @@ from typing import Any
 import numpy
 
 from tuner import FLOAT8_DTYPES, SCALES, Baseline, Epilogue, Operation, Problem, Tensor, Work
-from tuner.declare.epilogue import draws_of_scales, scales_of_stacks, values_of_stacks
-from tuner.declare.rules import smaller
+from tuner.declare.rules import draws_of_scales, scales_of_stacks, smaller, values_of_stacks
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")

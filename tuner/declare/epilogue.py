@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import numpy
-
 from tuner.errors import InputError, UnknownName
 
 #: Activations, and by how much an error of what they are applied to grows at the most, against the result's
@@ -182,58 +180,6 @@ class Epilogue:
     def flops(self) -> int:
         """Operations for each element; a function counts as one."""
         return 2 * self.alpha + 2 * self.beta + bool(self.bias) + bool(self.activation) + self.residual
-
-
-def scales_of_stacks(scale: str, rows: Any, n: Any, k: Any, matrices: Any) -> dict[str, tuple[Any, ...]]:
-    """Shapes of the scales of rows and of matrices B, each N x K, as stored; of blocks those of rows lie by k.
-
-    Args:
-        scale: One of `SCALES`, or empty for none. For `BY_TENSOR` each matrix has its own.
-        rows: Rows of all A.
-        n: Columns of a product.
-        k: Terms of a sum.
-        matrices: Number of B.
-    """
-    blocks, across = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
-    shapes: dict[str, tuple[Any, Any]] = {
-        BY_TENSOR: ((1,), (matrices,)), BY_LINE: ((rows,), (matrices, n)),
-        BY_BLOCK: ((blocks, rows), (matrices, across, blocks)),
-    }  # fmt: skip
-    return dict(zip(("scale_a", "scale_b"), shapes[scale], strict=True)) if scale else {}
-
-
-def draws_of_scales(name: str, k: int, generator: Any, count: int) -> Any:
-    """Numbers for scales, with which sums of normal numbers are of size 1; None for other inputs."""
-    scales: Any = generator.uniform(0.75, 1.25, count) if name in ("scale_a", "scale_b") else None
-    return scales / math.sqrt(k) if name == "scale_a" else scales
-
-
-def values_of_stacks(
-    xp: Any, p: Any, arrays: Mapping[str, Any], rows: slice, matrix: int, dtype: str
-) -> tuple[Any, Any]:
-    """Some rows of A, and a matrix B, as stored, in another dtype; those of 8 bits are times their scales.
-
-    Args:
-        xp: numpy or cupy.
-        p: The problem.
-        arrays: By name; ``a`` of shape (rows, K), ``b`` of shape (matrices, N, K), scales as of
-            `scales_of_stacks`.
-        rows: The rows.
-        matrix: Number of the matrix.
-        dtype: Of what is returned.
-    """
-    (a, b), scale = (arrays["a"][rows], arrays["b"][matrix]), Epilogue.read(p.epilogue).scale
-    if p.dtype not in FLOAT8_DTYPES:
-        return a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-    known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(dtype))
-    a, b = (known[numbers.view("uint8").astype("int32")] for numbers in (a, b))
-    if not scale:
-        return a, b
-    of_a, of_b = arrays["scale_a"].astype(dtype), arrays["scale_b"][matrix].astype(dtype)
-    if scale == BY_BLOCK:
-        of_a = of_a[:, rows].T.repeat(SCALE_BLOCK, 1)[:, : a.shape[1]]
-        return a * of_a, b * of_b.repeat(SCALE_BLOCK, 0)[: len(b)].repeat(SCALE_BLOCK, 1)[:, : b.shape[1]]
-    return (a * of_a, b * of_b) if scale == BY_TENSOR else (a * of_a[rows, None], b * of_b[:, None])
 
 
 @cache

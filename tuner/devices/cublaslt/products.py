@@ -151,7 +151,7 @@ def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence
 
     Args:
         problem: Its dims `n` and `k`, dtype and epilogue are those of each product.
-        arrays: CuPy arrays by name; scales as `tuner.declare.epilogue.scales_of_stacks` has them.
+        arrays: CuPy arrays by name; scales as `tuner.declare.rules.scales_of_stacks` has them.
         ends: Where the rows of each matrix end.
     """
     gemm, scale = builtin().operation("gemm"), Epilogue.read(problem.epilogue).scale
