@@ -328,7 +328,10 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
             stacks = _stacks_in_turn(request) if decision is None and request.function == "matmul" else None
             return stacks or library_call(request, decision)
         kernel = kernel_call(request, decision)
-        return _in_graphs(request, kernel, library_call(request, decision)) if decision.in_graphs else kernel
+        if decision.in_graphs is None:
+            return kernel
+        library = library_call(request, decision)
+        return _in_graphs(request, *((kernel, library) if decision.in_graphs else (library, kernel)))
     except Exception as error:
         decisions.warn_once(
             f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
@@ -364,10 +367,10 @@ def _stacks_in_turn(request: CallRequest) -> Prepared | None:
     return called
 
 
-def _in_graphs(request: CallRequest, kernel: Prepared, library: Prepared) -> Prepared:
-    """The kernel where a graph is captured, whose launches no host waits for; elsewhere the library."""
+def _in_graphs(request: CallRequest, captured: Prepared, called: Prepared) -> Prepared:
+    """One call where a graph is captured, whose launches no host waits for; elsewhere another."""
     capturing = request.family.capturing
-    return lambda *given: (kernel if capturing(given[0]) else library)(*given)
+    return lambda *given: (captured if capturing(given[0]) else called)(*given)
 
 
 def missed_call(request: CallRequest, settle: Callable[[Prepared], None] | None = None) -> Prepared:

@@ -200,6 +200,22 @@ def test_several_launches_run_where_the_device_does_not_wait_for_them(
     assert (len(gpu.runs), len(gpu.library)) == ((1, 2) if call else (3, 0))
 
 
+@pytest.mark.parametrize(("kind", "time_s", "speedup", "kernels"), [
+    (TorchTensor, 5e-6, 0.95, 2), (TorchTensor, 5e-6, 0.8, 0), (TorchTensor, 5e-5, 0.95, 0),
+    (CupyArray, 5e-6, 0.95, 0),
+])  # fmt: skip
+def test_a_kernel_that_is_hardly_slower_runs_where_the_device_waits_for_its_call(
+    kind: Any, time_s: float, speedup: float, kernels: int, gpu: Log
+) -> None:
+    given = {"layout": "nn", "kernel": "wgmma_tma", "device": H200, "time_s": time_s, "speedup": speedup}
+    crowned("gemm", {"m": 256, "n": 128, "k": 256}, "float16", **given)
+    a, b = (kind(on_gpu(normal(256, n).astype("float16"))) for n in (256, 128))
+    for gpu.capturing in (False, True, False):
+        tuner.matmul(a, b)
+    assert (len(gpu.runs), len(gpu.library)) == (kernels, 3 - kernels)
+    assert (tuner.explain(a, b).use == "kernel") == bool(kernels)
+
+
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
 @pytest.mark.parametrize("speedup", [2.0, 0.5])
 def test_an_out_that_overlaps_an_operand_is_written_as_if_it_did_not(
