@@ -158,15 +158,22 @@ def test_autotune_measures_once_and_another_process_has_its_answer(
     assert pruned.best_config == configs[0]
 
 
-@pytest.mark.parametrize("how", ["restore_value", "reset_to_zero"])
+def cleared(args: dict[str, Any]) -> None:
+    args["out"].zero_()
+
+
+@pytest.mark.parametrize("how", ["restore_value", "reset_to_zero", "pre_hook"])
 def test_an_array_that_is_read_and_written_is_restored_before_each_run(
     kernels: SimpleNamespace, how: str
 ) -> None:
     params: Any = {"BLOCK": [256, 512], "num_warps": [4]}
-    kernel = autotuned(kernels.add_to, params, **{how: ["out"]})
+    if how == "pre_hook":
+        params = [triton.Config({"BLOCK": block}, num_warps=4, pre_hook=cleared) for block in params["BLOCK"]]
+    kernel = autotuned(kernels.add_to, params, **({} if how == "pre_hook" else {how: ["out"]}))
     x, out, n = arrays()
-    kernel[blocks](x, out, n)
-    assert torch.equal(out, x)
+    for _ in range(3 if how == "pre_hook" else 1):  # of a config it is called before later launches, too
+        kernel[blocks](x, out, n)
+        assert torch.equal(out, x)
     trials = tuner.records("add_to", role="trial")
     assert {row["outcome"] for row in trials} <= {"MEASURED", "PRUNED"}
     assert {(row["config.BLOCK"], row["config.num_warps"]) for row in trials} == {(256, 4), (512, 4)}
@@ -196,20 +203,6 @@ def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_repo
     x, c, n = arrays()
     runpy.run_path(exported.stdout.strip())["run"](x, c, n)
     assert torch.equal(c, 2 * x)
-
-
-def cleared(args: dict[str, Any]) -> None:
-    args["out"].zero_()
-
-
-def test_hooks_run_before_each_launch_here_and_in_workers(kernels: SimpleNamespace) -> None:
-    configs = [triton.Config({"BLOCK": block}, pre_hook=cleared) for block in (256, 512)]
-    kernel = autotuned(kernels.add_to, configs)
-    x, out, n = arrays()
-    for _ in range(3):
-        kernel[blocks](x, out, n)
-        assert torch.equal(out, x)
-    assert {row["outcome"] for row in tuner.records("add_to", role="trial")} <= {"MEASURED", "PRUNED"}
 
 
 def test_what_cannot_be_measured_is_refused(kernels: SimpleNamespace) -> None:
