@@ -407,17 +407,17 @@ def wgmma_starts() -> tuple[dict[str, Value], ...]:
         "BM": 128, "BN": 256, "CONSUMERS": 2, "STAGES": 4, "BLOCKS": 132, "GROUP": 8,
         "ORDER": "rows", "STORE": "tma",
     }  # fmt: skip
-    low = {"BM": 64, "CONSUMERS": 1}
+    low = large | {"BM": 64, "CONSUMERS": 1}
+    few: dict[str, Value] = low | {"BM": 8, "BN": 64, "STAGES": 16, "BLOCKS": 0}
     starts = (
         large, large | {"ORDER": "hilbert"}, large | {"BN": 128, "STAGES": 6}, large | {"BM": 256, "BN": 128},
-        large | {"BM": 192, "BN": 128, "CONSUMERS": 3, "STAGES": 5}, large | low | {"BN": 256, "STAGES": 5},
-        large | low | {"BN": 128, "STAGES": 8}, large | {"BLOCKS": 0},
-        large | low | {"BN": 64, "STAGES": 10, "BLOCKS": 0}, large | {"BN": 64, "STAGES": 8},
-        *(large | low | {"BM": rows, "BN": columns, "STAGES": places, "BLOCKS": blocks}
-          for rows in (8, 16) for columns, places in ((64, 16), (128, 10), (256, 5)) for blocks in (0, 132)),
-        large | {"BN": 64, "STAGES": 2, "BLOCKS": 0}, large | low | {"BN": 64, "STAGES": 2, "BLOCKS": 0},
+        large | {"BM": 192, "BN": 128, "CONSUMERS": 3, "STAGES": 5}, low | {"STAGES": 5},
+        low | {"BN": 128, "STAGES": 8}, large | {"BLOCKS": 0}, low | {"BN": 64, "STAGES": 10, "BLOCKS": 0},
+        large | {"BN": 64, "STAGES": 8}, large | {"BN": 64, "STAGES": 2, "BLOCKS": 0},
+        low | {"BN": 64, "STAGES": 2, "BLOCKS": 0}, few, few | {"BM": 16},
+        few | {"BN": 128, "STAGES": 10, "BLOCKS": 132}, few | {"BM": 16, "BN": 128, "STAGES": 10},
     )  # fmt: skip
-    return (*starts, *(start | {"STORE": "registers"} for start in starts))
+    return (*starts, *(starts[at] | {"STORE": "registers"} for at in (0, 2, 6, 8, 12)))
 
 
 # --- Numbers of 8 bits in stacks, with their scales -----------------------------------------------------------
