@@ -1,7 +1,6 @@
 """A kernel and a library as programs call both: back to back, in turn, after rests."""
 
 import statistics
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,23 +8,6 @@ import pytest
 from tuner.devices.cpu import device as module
 from tuner.devices.cpu.device import CpuDevice, ratios_in
 from tuner.results.measurement import STATES
-
-
-def test_a_kernel_that_suffers_beside_the_library_is_slow_in_turn_alone() -> None:
-    ended_s = [0.0]
-
-    def library() -> None:
-        time.sleep(0.006)
-        ended_s[0] = time.perf_counter()
-
-    def kernel() -> None:
-        """As one whose threads share the cores with those of the library, which spin on."""
-        time.sleep(0.024 if time.perf_counter() - ended_s[0] < 0.001 else 0.0015)
-
-    ratios = CpuDevice().in_programs(kernel, library, 0.0)
-    assert tuple(ratios) == STATES
-    assert ratios["in_turn"] < 1
-    assert min(ratios["back_to_back"], ratios["after_idling"]) > 1
 
 
 @pytest.fixture
@@ -41,6 +23,23 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     )
     monkeypatch.setattr(module, "time", fake)
     return now
+
+
+def test_a_kernel_that_suffers_beside_the_library_is_slow_in_turn_alone(now: list[float]) -> None:
+    ended_s = [0.0]
+
+    def library() -> None:
+        now[0] += 0.006
+        ended_s[0] = now[0]
+
+    def kernel() -> None:
+        """As one whose threads share the cores with those of the library, which spin on."""
+        now[0] += 0.024 if now[0] - ended_s[0] < 0.001 else 0.0015
+
+    ratios = CpuDevice().in_programs(kernel, library, 0.0)
+    assert tuple(ratios) == STATES
+    assert ratios["in_turn"] < 1
+    assert min(ratios["back_to_back"], ratios["after_idling"]) > 1
 
 
 @pytest.mark.parametrize("state", STATES)
