@@ -101,9 +101,14 @@ def test_gemm_has_a_member_in_triton_that_is_right_in_every_layout_and_competes(
     assert {trial.kernel for trial in beside.trials} == {*kernels}
 
 
+def cleared(args: dict[str, Any]) -> None:
+    args["out"].zero_()
+
+
 def called() -> None:
     """What a program does; it prints how many records there are then."""
-    configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (4, 8)]
+    more: Any = {"num_warps": 8, "pre_hook": cleared}
+    configs = [triton.Config({"BLOCK": block}, **more) for block in (256, 512, 1024, 2048)]
     x, out = drawn(1 << 20), drawn(1 << 20)
     tuner.autotune(configs, ["n"], seconds=8)(KERNELS["twice"])[blocks](x, out, 1 << 20)
     assert torch.equal(out, 2 * x)
