@@ -213,10 +213,11 @@ class FirstRung(TrialPolicy):
         self.observations.append(Observation(candidate.kernel, candidate.config, outcome, time_s))
 
     def known(self, before: Known) -> Known:
-        """What a search then knows: the fastest go first, and all times are predictions."""
+        """What a search then knows: the fastest go first, and the times are predictions."""
         timed = sorted((one.time_s, at) for at, one in enumerate(self.observations) if one.time_s)
         kept = [self.observations[at][:2] for _, at in timed[: math.ceil(RUNG_KEPT * len(timed))]]
-        return replace(before, starts=[*kept, *before.starts], elsewhere=self.observations, foretold=True)
+        elsewhere = max(self.observations, before.elsewhere, key=len)  # there was not time for all
+        return replace(before, starts=[*kept, *before.starts], elsewhere=elsewhere, foretold=True)
 
 
 def left_s(until_s: float) -> float:
