@@ -358,9 +358,12 @@ class TorchFamily(GpuFamily):
         Returns:
             None where this version of PyTorch has none, or one does not begin where kernels can read.
         """
-        if self._guards is None or any(array.data_ptr() % ALIGNMENT_BYTES for array in arrays):
+        try:
+            if self._guards is None or any(array.data_ptr() % ALIGNMENT_BYTES for array in arrays):
+                return None
+            lie = [[list(of(array)) for array in arrays] for of in (self.base.size, self.base.stride)]
+        except RuntimeError:  # sparse, or within vmap: no memory of its own
             return None
-        lie = [[list(of(array)) for array in arrays] for of in (self.base.size, self.base.stride)]
         guard = self._guards(*arrays, dynamic_dims_sizes=lie[0], dynamic_dims_strides=lie[1])
         return guard.check  # type: ignore[no-any-return]
 

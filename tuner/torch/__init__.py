@@ -594,6 +594,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
 
     def _eager(self, func: Any, apart: Callable[..., Operands | None], args: tuple[Any, ...]) -> Any:
         """A product's result; how it is had is kept for tensors without gradients."""
+        if len(args) < 2 or not isinstance(args[1], Tensor):
+            return func(*args)
         tensors = args if args[-1] is not None else args[:-1]
         precision = self._held.precision or PRECISION.get()
         near = func, precision, len(tensors), args[0].numel(), args[1].numel()

@@ -104,6 +104,16 @@ def test_gradients_have_the_precision_and_the_bits_of_their_product(asked: list[
         tuned.use(bits="same")
 
 
+def test_what_has_no_memory_of_its_own_or_is_no_tensor_is_left_to_pytorch() -> None:
+    x, w = torch.randn(3, 2, 4), torch.randn(4, 5)
+    with tuned.use():
+        for _ in range(2):
+            assert torch.func.vmap(lambda rows: rows @ w)(x).shape == (3, 2, 5)
+            assert (torch.eye(4).to_sparse() @ w).equal(w)
+        with pytest.raises(TypeError, match="unsupported operand type"):
+            x @ 3
+
+
 def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]]) -> None:
     x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     with tuned.use():
