@@ -394,6 +394,10 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints) -> 
         at = ("problems", index)
         with complaints.noting(at, defaults=defaults.model_fields_set - own.keys()):
             problem = complaints.checked(schema.ProblemTable, own, at)
+            if problem is None:
+                right = complaints.right_keys(schema.ProblemTable, own, at)
+                if right.operation or right.file:
+                    _declared(right, path.parent)
             for item in _problems(problem, defaults, path.parent) if problem else ():
                 items.setdefault(item.key, item)
             _check_count(len(items))

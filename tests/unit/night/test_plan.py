@@ -235,10 +235,10 @@ def test_mistakes_of_all_tables_are_told_at_once_in_the_order_of_lines(read: Rea
             "untill = 3\n[defaults]\ndevice = 'gpu7'\n\n"
             f"{GEMM}squares = [0]\nlayout = 'xx'\n{GEMM}squares = [8]\nlayout = 'xx'\ndtype = 'f'\n"
             f"{GEMM}squars = 3\n"
-            "[[surveys]]\noperation = 'gemn'\n"
+            "[[surveys]]\noperation = 'gemn'\n[[problems]]\noperation = 'gemn'\nsquares = [0]\n"
         )
     error = told.value
     places = [line.partition(": ")[0].partition(":")[2] for line in str(error).splitlines()]
-    assert places == ["1", "3", "7", "13", "16", "18"], str(error)
+    assert places == ["1", "3", "7", "13", "16", "18", "20", "21"], str(error)
     assert (error.line, error.key) == (1, "untill")
     assert "plan.toml:3: device is cpu, cuda or cuda:N, or a model for a fleet, got 'gpu7'" in str(error)
