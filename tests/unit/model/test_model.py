@@ -57,6 +57,15 @@ def test_a_model_is_fitted_to_a_survey_of_its_precision_and_told(
     )
 
 
+def test_the_shipped_model_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = f"sqlite:///{tmp_path}/none.db"
+    assert run(["model", "show", "gemm", "--device", "h200", "--json", "--db", db]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["device"] == "NVIDIA H200"
+    assert 0 < told["loss"]["median"] + told["loss"]["mean"] < 0.2
+    assert told["provenance"]["timings"] > 10_000
+
+
 def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = f"sqlite:///{tmp_path}/none.db"
     assert run(["model", "show", "gemv", "--device", "h200", "--regime", "hot", "--db", db]) == 1
