@@ -148,6 +148,7 @@ OPERATION = Operation(
     dtypes=("float32", *HALVES, *FLOAT8_DTYPES),
     layouts=tuple(f"{stored}-{distribution}" for distribution in DISTRIBUTIONS for stored in ("nn", "nt")),
     layouts_of=dict.fromkeys(FLOAT8_DTYPES, tuple(f"nt-{distribution}" for distribution in DISTRIBUTIONS)),
+    parts={"rows": "groups"},
     scaled=FLOAT8_DTYPES,
     sums=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "float32"),
     tensors=_tensors,

@@ -191,9 +191,10 @@ class Kernel:
         launch: ``(problem, config)`` -> `Launch`; CUDA only.
         tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
             CUDA kernel, a register tile of a CPU kernel. It determines how much is computed beyond the
-            problem's edge, and how blocks fill a device. Dims that are not divided are missing. For a dim that
-            several blocks share, it gives the share of one block (``p.k / c.SPLIT_K``). As in constraints, the
-            config's attributes may be NumPy arrays of many configs. None if not declared.
+            problem's edge, and how blocks fill a device. Dims that are not divided are missing, or
+            infinite where a unit takes them whole. For a dim that several blocks share, it gives the share of
+            one block (``p.k / c.SPLIT_K``). As in constraints, the config's attributes may be NumPy arrays of
+            many configs. None if not declared.
         threads: The parameter that sets the number of CPU threads; empty if there is none.
         starts: Configs to try first; each names all parameters. The first is the default, which a person would
             try first. The others suit other devices or problems.

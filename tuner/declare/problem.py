@@ -162,6 +162,7 @@ class Operation:
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
             whose `Scope.dtypes` name such a dtype compute in it.
         layouts_of: Dtype -> the layouts that it alone has.
+        parts: Dim -> the dim that counts its parts: rows -> groups. Kernels' `tiles` are then of a part.
         scalars: Problem -> scalar arguments; by default the dims as int32.
         constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
             compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
@@ -195,6 +196,7 @@ class Operation:
     scalars: Callable[[Problem], tuple[Scalar, ...]] = dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
     layouts_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
     terms: Callable[[Problem], int] = lambda problem: 1
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     verb: str = ""

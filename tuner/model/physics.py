@@ -134,8 +134,7 @@ def traits(
     @functools.cache
     def probe(size: int, ones: frozenset[str] = frozenset()) -> Problem:
         """A problem some of whose dims are 1, and the others of a size."""
-        shape = {dim: 1 if dim in ones else size for dim in dims}
-        return like.operation.problem(shape, like.dtype, like.layout)
+        return _with_parts(like, {dim: 1 if dim in ones else size for dim in dims})
 
     values = np.array([_traits_of(kernels.get(name), config, dims, probe) for name, config in configs]).T
     if registers is not None:
@@ -205,17 +204,32 @@ def _staying(launched: _Launched, dims: Sequence[str], of: Sequence[str]) -> dic
 
 def incidence(like: Problem) -> tuple[Floats, Floats]:
     """Which dims inputs have, and which are summed over: those that change a tensor's size, or no output's."""
-    operation, ones = like.operation, dict.fromkeys(like.dims, 1)
+    ones = dict.fromkeys(like.dims, 1)
 
     def grown(dim: str) -> list[tuple[bool, bool]]:
-        longer = operation.problem({**ones, dim: 2}, like.dtype, like.layout).tensors
-        pairs = zip(operation.problem(ones, like.dtype, like.layout).tensors, longer, strict=True)
+        longer = _with_parts(like, {**ones, dim: 2}).tensors
+        pairs = zip(_with_parts(like, ones).tensors, longer, strict=True)
         return [(after.output, after.bytes > before.bytes) for before, after in pairs]
 
     table = [grown(dim) for dim in ones]
     inputs = [[longer for output, longer in column if not output] for column in table]
     summed = [not any(longer for output, longer in column if output) for column in table]
     return np.array(inputs, dtype=float).T, np.array(summed, dtype=float)
+
+
+def _with_parts(like: Problem, sizes: Mapping[str, int]) -> Problem:
+    """A problem by its dims' sizes, those of dims with parts (`Operation.parts`) being of one part."""
+    whole = {dim: sizes[dim] * sizes[count] for dim, count in like.operation.parts.items()}
+    return like.operation.problem({**sizes, **whole}, like.dtype, like.layout)
+
+
+def _part_sizes(problem: Problem) -> Floats:
+    """The dims' sizes, those of dims with parts being the mean of parts that have any, shape (dims, 1)."""
+    sizes = {dim: float(size) for dim, size in problem.shape}
+    for dim, count in problem.operation.parts.items():
+        sizes[count] = min(sizes[count], sizes[dim])
+        sizes[dim] /= sizes[count]
+    return np.array(list(sizes.values()))[:, None]
 
 
 def config_features(
@@ -234,11 +248,12 @@ def config_features(
         how work spreads over multiprocessors. Later versions add theirs at the end, so that models of earlier
         ones find those that they know. And the log of a first estimate of the seconds, shape (configs,).
     """
-    sizes = np.array([size for _, size in problem.shape], dtype=float)[:, None]
+    sizes = _part_sizes(problem)
+    taken = np.where(np.isinf(of.steps), sizes, of.steps)
     item, work, inputs, summed = DTYPE_BYTES[problem.dtype], problem.work, of.inputs, of.summed
     others, stays, threads, shared, registers = (of.row(number) for number in range(5))
-    around = np.ceil(sizes / of.steps)
-    padding = np.log(around * of.steps / sizes)
+    around = np.ceil(sizes / taken)
+    padding = np.log(around * taken / sizes)
     steps = around.prod(axis=0)
     units = np.maximum(np.ceil(sizes / of.spans), 1).prod(axis=0) * others
     blocks = np.where(stays > 0, np.maximum(units, np.minimum(stays, steps)), units)
@@ -248,7 +263,7 @@ def config_features(
     fullest = at_most * chain
     balance = fullest * cores / steps
     padded = padding.sum(axis=0)
-    widths = np.minimum(of.steps, sizes)
+    widths = np.minimum(taken, sizes)
     loads = np.array([np.where(has[:, None] > 0, widths, 1.0).prod(axis=0) for has in inputs])
     read = loads.sum(axis=0)
     traffic = steps * read * item
@@ -262,7 +277,7 @@ def config_features(
     estimate = np.log(np.maximum(np.maximum(arithmetic_s, traffic_s), memory_s) + known.launch_s)
     logs = np.log(np.array([
         blocks, waves, chain, np.ceil(waves) * chain, steps, np.maximum(arithmetic_s, 1e-12), traffic_s,
-        np.minimum(blocks, slots) * warps, chain * (summed @ of.steps + 1e-9), work.flops / traffic + 1e-9,
+        np.minimum(blocks, slots) * warps, chain * (summed @ taken + 1e-9), work.flops / traffic + 1e-9,
     ]))  # fmt: skip
     whole = np.array([np.ceil(waves) / waves, balance, padded, summed @ padding, (1 - summed) @ padding])
     memory = logs[5:7] - math.log(memory_s)
@@ -270,7 +285,7 @@ def config_features(
     # How work spreads: what a multiprocessor has on its way at once decides how fast it reads; what it has to
     # do in the longest turn when all are ready. Shares of a sum are written and read once more.
     within = summed > 0
-    tile_elements, tiles = of.steps[~within].prod(axis=0), around[~within].prod(axis=0)
+    tile_elements, tiles = taken[~within].prod(axis=0), around[~within].prod(axis=0)
     shares = np.maximum(blocks / tiles, 1.0)
     depth = np.maximum(sizes[within].prod() * tiles / blocks, 1.0)
     at_once = np.minimum(resident, at_most)
@@ -286,7 +301,7 @@ def config_features(
     estimate_s = np.maximum(np.maximum(hidden_s, read_s), memory_s / reading) + known.launch_s
     kept = ~within if not within.all() else within
     order = np.flatnonzero(kept)[np.argsort(sizes[kept, 0], kind="stable")]
-    over_size = around * of.steps / sizes
+    over_size = around * taken / sizes
     sums_bytes = 2 * item * tile_elements * tiles * (shares - 1)
     lanes = np.maximum(threads, 1)
     spread = np.log(np.array([
@@ -296,7 +311,7 @@ def config_features(
         over_size[order[0]], over_size[order[-1]], estimate_s,
     ]))  # fmt: skip
     return np.concatenate([
-        logs, whole, memory, np.log(sizes / of.steps), estimate[None], spread, [at_most * cores / blocks]
+        logs, whole, memory, np.log(sizes / taken), estimate[None], spread, [at_most * cores / blocks]
     ]), estimate  # fmt: skip
 
 

@@ -37,6 +37,7 @@ REPORT_EVERY_S = 10.0
 @click.option("--most", "mosts", multiple=True, metavar="DIM=SIZE", help="The longest of a dim that is drawn.")
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
+@cli.epilogue_option
 @cli.precision_option
 @cli.kernels_option("Only this kernel; may be given several times.")
 @cli.usual_regime_option
@@ -106,12 +107,14 @@ def _request(target: str, options: dict[str, Any], device: DetectedDevice) -> Su
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
     operation, layouts = known.operation(declared[0]), options["layouts"]
-    of = {name: options[name] for name in ("dtype", "precision")}
+    of = {name: options[name] for name in ("dtype", "precision", "epilogue")}
     smallest = [
         operation.problem(dict.fromkeys(operation.dims, 1), layout=of_it, **of) for of_it in layouts or ("",)
     ]
     serving = known.serving(smallest[0], device.target, options["kernels"])
     kernels = [kernel for kernel in serving if smallest[0].precision in kernel.scope.precisions]
+    if not kernels:
+        raise InputError(f"no kernel computes {smallest[0]} on a {device.target}; a survey needs one")
     # The extension point "problems of a plan" reads plans: it takes a path and an operation.
     plan = options["shapes"]
     problems = required("problems of a plan")(plan, operation) if plan is not None else ()

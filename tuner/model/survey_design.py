@@ -49,6 +49,7 @@ class Ranges:
         layouts: Layouts; all of the operation's when empty.
         dtype: The operation's first when empty.
         precision: Full precision when empty.
+        epilogue: What is done to results; nothing when empty.
         most_bytes: A problem's tensors take no more.
         most_flops: Its arithmetic is no more.
     """
@@ -57,6 +58,7 @@ class Ranges:
     layouts: tuple[str, ...] = ()
     dtype: str = ""
     precision: str = ""
+    epilogue: str = ""
     most_bytes: float = 4e9
     most_flops: float = 1e12
 
@@ -92,7 +94,7 @@ def draw(operation: Operation, ranges: Ranges, number: int, seed: int) -> Proble
         kind = not any(row % ALIGNED_BYTES for row in rows_bytes), min(shape.values()) <= SMALL
         is_possible = problem.work.flops <= ranges.most_flops and taken <= ranges.most_bytes
         if is_possible and (list(kind) == wanted or at >= OF_A_KIND):
-            return problem
+            return replace(problem, epilogue=operation.check_epilogue(ranges.epilogue, problem.dtype))
     raise InputError(
         f"a survey's ranges leave problems of {operation.name} to draw, got none in {DRAWS} draws; raise "
         "most_bytes or most_flops, or shorten dims"
@@ -154,8 +156,9 @@ class SurveyRequest:
 
     @property
     def arithmetic(self) -> str:
-        """Dtype and precision of the problems that are drawn (`ProblemKey.arithmetic`)."""
-        return arithmetic_of(self.operation, self.ranges.dtype, self.ranges.precision)
+        """Of the problems that are drawn (`ProblemKey.arithmetic`)."""
+        ranges = self.ranges
+        return arithmetic_of(self.operation, ranges.dtype, ranges.precision, ranges.epilogue)
 
 
 @dataclass
@@ -203,7 +206,7 @@ class Design:
         self.pool, self.times = Pool(request.kernels, device, request.configs), KnownTimes()
         self._timings = Counter[str]()
         self._proposals = proposals
-        # Number, dtype and layout of what is compiled, or will be.
+        # Number, dtype and constants of what is compiled, or will be: layouts may have sources in common.
         self._compiled = set[tuple[int, str, str]]()
         self._starts = [
             (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
@@ -240,7 +243,7 @@ class Design:
             at = self.pool.number(named, fresh > 0)
             if at is None or at in picked:
                 continue
-            source = at, problem.dtype, problem.layout
+            source = at, problem.dtype, str(problem.operation.constants(problem, self.request.device.target))
             if source in self._compiled or fresh > 0:
                 fresh -= source not in self._compiled
                 self._compiled.add(source)
@@ -314,7 +317,7 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
 
     def proposed(problem: Problem, count: int) -> list[Named]:
         for model in models:
-            like = replace(problem, dtype=model.dtype, precision=model.precision)
+            like = replace(problem, dtype=model.dtype, precision=model.precision, epilogue=model.epilogue)
             predictor = predictor_for(model, request.kernels, device)
             if model.knows(like) and (known := predictor.candidates(like, count)):
                 return [one[:2] for one in known]

@@ -1,5 +1,6 @@
 """bmm on CUDA for small matrices: those of a block are one piece of memory, in wide accesses of any shape."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ KERNEL = Kernel(
         for_speed("sums stay in registers", lambda p, d, c: c.TM * c.TN <= 36),
     ),
     launch=_launch,
-    tiles=lambda p, c: {"batch": c.MATRICES},
+    tiles=lambda p, c: {"batch": c.MATRICES, "m": math.inf, "n": math.inf},
     starts=tuple(
         _start(matrices, tm, tn, threads, vector)
         for matrices, tm, tn, threads in (

@@ -25,8 +25,8 @@ def countable() -> Constraint:
 
 
 def tiles(p: Problem, c: Any) -> dict[str, Any]:
-    """What of each dim a block takes; of rows its share, as groups leave tiles unfilled."""
-    return {"rows": p.rows / numbers(p, c), "n": c.BN}
+    """What of each dim a block takes; of rows those of one group."""
+    return {"rows": c.BM, "n": c.BN}
 
 
 def order() -> tuple[Any, ...]:
