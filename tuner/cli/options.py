@@ -84,6 +84,12 @@ precision_option = click.option(
     "--precision", default="", metavar="[ieee|emulated]",
     help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
 )  # fmt: skip
+#: ``--epilogue``: what is done to the result.
+epilogue_option = click.option(
+    "--epilogue", default="", metavar="PART+PART",
+    help="What is done to the result: alpha, beta, bias-row, bias-col, relu, gelu, gelu-tanh, silu, "
+    "residual, joined by +; of 8-bit numbers scale-tensor, scale-line or scale-block, too.",
+)  # fmt: skip
 #: ``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, precision, regime.
 problem_options = together(
     click.argument("target", metavar="OPERATION|FILE.py", shell_complete=OPERATION),
@@ -97,11 +103,7 @@ problem_options = together(
         "--layout", shell_complete=_suggests(lambda target: builtin().operation(target).layouts), default="",
         help="Layout, e.g. nn, nt, tn or tt for gemm.",
     ),
-    click.option(
-        "--epilogue", default="", metavar="PART+PART",
-        help="What is done to the result: alpha, beta, bias-row, bias-col, relu, gelu, gelu-tanh, silu, "
-        "residual, joined by +.",
-    ),
+    epilogue_option,
     precision_option,
     regime_option,
 )  # fmt: skip

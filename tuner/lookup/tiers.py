@@ -232,10 +232,15 @@ def default(case: Case) -> Answer | None:
 
 
 def by_record(case: Case) -> Answer | None:
-    """Of the first tier that rests on records: those of the problem itself, without its epilogue, of others."""
-    own = exact(case) or best_trial(case)
-    if own is None and case.question.problem.epilogue:
-        own = from_plain(case)
+    """Of the first tier that rests on records: those of the problem itself, without its epilogue, of others.
+
+    Where a survey of the device was made with that epilogue, its model goes before what is known without.
+    """
+    own, question = exact(case) or best_trial(case), case.question
+    if own is None and question.problem.epilogue:
+        models = [model for model in case.models() if model.device.name == question.device.name]
+        is_surveyed = any(case.problem and model.knows(case.problem) for model in models)
+        own = predicted(case) if is_surveyed else from_plain(case)
     return own or predicted(case) or similar_device(case)
 
 

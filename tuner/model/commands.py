@@ -33,6 +33,7 @@ _of_model = cli.together(
     click.argument("operation"),
     cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200".'),
     click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given."),
+    cli.epilogue_option,
     cli.precision_option,
     cli.usual_regime_option,
     cli.database_option,
@@ -40,7 +41,7 @@ _of_model = cli.together(
 _output_option = click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,
     help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
-    "or OPERATION-DTYPE.json, or OPERATION-DTYPE-PRECISION.json.",
+    "or OPERATION-DTYPE.json, or OPERATION-DTYPE-PRECISION.json, with the epilogue behind.",
 )  # fmt: skip
 
 
@@ -69,7 +70,7 @@ class KnownModel:
             return cls(model, declared, {one.name: one for one in catalogue.of(operation, where.kind)})
         raise NothingFound(
             f"there is no model of {operation} in {arithmetic}, {regime}, for {where.name}; run a survey "
-            f"there, and `tuner model fit {operation}` with its --dtype and --precision"
+            f"there, and `tuner model fit {operation}` with its --dtype, --epilogue and --precision"
         )
 
 

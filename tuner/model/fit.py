@@ -83,7 +83,8 @@ def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
         data.timings.problems[0].operation.name, data.device, data.limits,
         [data.timings.configs[at] for at in chosen], data.order, data.parameters[:, chosen],
         {key: of.some(chosen) for key, of in data.traits.items()}, forest, library, NO_CASES,
-        evidence(data, problems, chosen), {"precision": data.timings.problems[0].precision},
+        evidence(data, problems, chosen),
+        {name: getattr(data.timings.problems[0], name) for name in ("precision", "epilogue")},
     )  # fmt: skip
 
 

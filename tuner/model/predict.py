@@ -20,6 +20,7 @@ from tuner.model.forest import Bits, Forest, Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.table import Choices, Evidence, ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
+from tuner.results.record import ProblemKey
 
 #: Configs that a first use times.
 FIRST = 8
@@ -84,14 +85,20 @@ class Model:
         return str(self.provenance.get("precision", IEEE))
 
     @property
+    def epilogue(self) -> str:
+        """Of all surveyed problems."""
+        return str(self.provenance.get("epilogue", ""))
+
+    @property
     def arithmetic(self) -> str:
-        """Dtype and precision of all surveyed problems, as in `ProblemKey.arithmetic`."""
-        return self.dtype if self.precision == IEEE else f"{self.dtype} {self.precision}"
+        """That of all surveyed problems (`ProblemKey.arithmetic`)."""
+        return ProblemKey(self.operation, (), self.dtype, "", self.precision, self.epilogue).arithmetic
 
     def knows(self, problem: Problem) -> bool:
-        """Whether such problems were surveyed: dtype, layout and precision; surveys have no epilogues."""
+        """Whether such problems were surveyed: dtype, layout, precision and epilogue."""
         named = problem.operation.name, problem.precision, problem.epilogue
-        return named == (self.operation, self.precision, "") and (problem.dtype, problem.layout) in self.traits
+        of = self.operation, self.precision, self.epilogue
+        return named == of and (problem.dtype, problem.layout) in self.traits
 
 
 @dataclass(frozen=True)

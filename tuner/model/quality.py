@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from tuner.cli.formatting import duration, print_json
-from tuner.cli.options import data_options, precision_option, subject_options, writable_file
+from tuner.cli.options import data_options, epilogue_option, precision_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import filled
 from tuner.declare.kernel import render
@@ -69,6 +69,7 @@ IN_TURN_S = 1.0
     help="Write a Markdown page to this file, and its data beside it, after each problem.",
 )  # fmt: skip
 @subject_options
+@epilogue_option
 @precision_option
 @data_options
 def lookup_quality(
@@ -85,7 +86,7 @@ def lookup_quality(
     catalogue, detected = builtin_now(), find(on["device"])
     operation, known = catalogue.operation(on["operation"]), kept_open(on["db"])
     regime = on["regime"] or kind_of(detected.target).survey.regime
-    ranges = Ranges.on(detected.target, dtype=on["dtype"], precision=on["precision"])
+    ranges = Ranges.on(detected.target, **{name: on[name] for name in ("dtype", "precision", "epilogue")})
     seed = secrets.randbits(32) if seed is None else seed
     where = f"{operation.name} on {detected.info.name}, {regime}, seed {seed}{WAYS[on['on_miss']]}"
     page: dict[str, Any] = {

@@ -1,7 +1,8 @@
 """Models as text, as files beside the published results, and in a database.
 
-A model is of one dtype and precision: of the operation's first dtype, or of what its name tells. A file is
-``<device>/models/<name>.json``. Of two models of a name and device the one that was fitted last answers.
+A model is of one dtype, precision and epilogue: of the operation's first dtype, or of what its name tells.
+A file is ``<device>/models/<name>.json``. Of two models of a name and device the one that was fitted last
+answers.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ def name_of(operation: Operation, arithmetic: str = "") -> str:
     return " ".join([operation.name, *([arithmetic] if arithmetic not in ("", operation.dtypes[0]) else [])])
 
 
-def arithmetic_of(operation: Operation, dtype: str, precision: str = "") -> str:
-    """Dtype and precision as records have them (`ProblemKey.arithmetic`); the operation's first if empty.
+def arithmetic_of(operation: Operation, dtype: str, precision: str = "", epilogue: str = "") -> str:
+    """Dtype, precision and epilogue as records have them (`ProblemKey.arithmetic`); the first dtype if empty.
 
     Raises:
-        UnknownName: The operation has no such dtype, or there is no such precision.
-        InputError: The precision is not for it.
+        UnknownName: The operation has no such dtype, or there is no such precision or part of an epilogue.
+        InputError: Precision or epilogue are not for it.
     """
-    smallest = operation.problem(dict.fromkeys(operation.dims, 1), dtype, precision=precision)
+    smallest = operation.problem(dict.fromkeys(operation.dims, 1), dtype, "", precision, epilogue)
     return ProblemKey.of(smallest).arithmetic
 
 

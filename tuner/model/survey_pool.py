@@ -158,7 +158,8 @@ class KnownTimes:
             return [], 0.0
         known, scores, here = list(self._times_s), dict[int, float](), log_dims(problem.shape)
         unlike = [
-            OTHER_ARITHMETIC * (key.dtype != problem.dtype) + OTHER_LAYOUT * (key.layout != problem.layout)
+            OTHER_ARITHMETIC * (key.arithmetic != problem.arithmetic)
+            + OTHER_LAYOUT * (key.layout != problem.layout)
             for key in known
         ]
         apart = distances(np.array(self._places), here, np.array(unlike))

@@ -33,7 +33,7 @@ Prepared = Callable[..., Any]
 #: Calls of a kernel at the most for stacks that repeat each other's matrices; the library copies what repeats.
 IN_TURN = 16
 #: Kernels of 8-bit numbers where nothing is known: the library's; wgmma where that has none.
-EIGHTS = {"gemm": "cublaslt_fp8"}
+EIGHTS = {"gemm": ("cublaslt_fp8", "wgmma_fp8")}
 #: Ends of a measurement that the user is told of.
 TOLD = ("busy", "failed")
 
@@ -146,12 +146,10 @@ def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
     groups = request.function == "grouped"
     if decision is not None and decision.device.kind == "cuda":
         known, of = (decision.problem, decision.device), decision.problem.operation.name
-        (kernel,) = builtin_now().of(of, "cuda", (EIGHTS.get(of, "wgmma"),))
-        config = next(
-            (one for one in kernel.first_configs() if of in EIGHTS or kernel.legal(*known, one)), None
-        )
-        if config is not None:
-            return kernel_call(request, replace(decision, kernel=kernel, config=config))
+        for kernel in builtin_now().of(of, "cuda", EIGHTS.get(of, ("wgmma",))):
+            config = next((one for one in kernel.first_configs() if kernel.legal(*known, one)), None)
+            if config is not None:
+                return kernel_call(request, replace(decision, kernel=kernel, config=config))
     family, epilogue, factors, names = request.family, request.epilogue, request.factors, request.inputs[2:]
 
     def called(a: Any, b: Any, *more: Any) -> Any:

@@ -182,8 +182,7 @@ KERNEL = Kernel(
     starts=tuple(_proposal(place) for place in range(1, 9)),
 )
 
-#: The library's FP8: its proposals, each with sums that are promoted to float32 and with such that are not. It
-#: refuses what it does not take: rows, or rows of blocks' scales, that are no multiple of 16 bytes.
+#: The library's FP8: its proposals, each with sums that are promoted to float32 and with such that are not.
 EIGHTS_KERNEL = replace(
     KERNEL,
     name="cublaslt_fp8",
@@ -195,6 +194,18 @@ EIGHTS_KERNEL = replace(
         *(choice(name, value) for name, value in _proposal(1).items() if name != "PROPOSAL"),
         choice("FAST", 0, 1),
     ),
-    constraints=(KERNEL.constraints[0], sums_of_8_bits(lambda p, c: select(c.FAST == 1, p.k, 0))),
+    constraints=(
+        KERNEL.constraints[0],
+        Constraint("the device has tensor cores of 8 bits", lambda p, d, c: d.compute_capability >= 89),
+        Constraint(
+            "rows, those of blocks' scales, too, have a multiple of 16 bytes",
+            lambda p, d, c: (
+                (p.k % 16 == 0)
+                & (p.n % 16 == 0)
+                & ((Epilogue.read(p.epilogue).scale != "scale-block") | (p.m % 4 == 0))
+            ),
+        ),
+        sums_of_8_bits(lambda p, c: select(c.FAST == 1, p.k, 0)),
+    ),
     starts=tuple(_proposal(place) | {"FAST": fast} for fast in (0, 1) for place in range(1, 9)),
 )

@@ -12,7 +12,7 @@ import cupy
 import numpy
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.epilogue import BY_LINE, BY_TENSOR, FLOAT8_DTYPES, Epilogue
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, FLOAT8_DTYPES, Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
@@ -23,6 +23,8 @@ from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
 from tuner.devices.cuda.launching import PreparedRun, helper
 from tuner.devices.protocol import Arrays, LaunchFailed, Run
 
+#: Products that are kept ready, some of them with a workspace.
+KEPT_PRODUCTS = 512
 #: Threads and blocks of the kernel behind a product.
 _THREADS, _MOST_BLOCKS = 256, 4096
 
@@ -133,7 +135,8 @@ class CalledProduct(Loaded):
 def default_product(problem: Problem, arrays: Mapping[str, Any]) -> None:
     """Queues cublasGemmEx, or what it has no function for by cuBLASLt's first proposal; a kernel does the rest.
 
-    `tuner.declare.epilogue.Epilogue.in_cublas` says which part of an epilogue cuBLASLt applies.
+    `tuner.declare.epilogue.Epilogue.in_cublas` says which part of an epilogue cuBLASLt applies. Of 8 bits it
+    takes rows of multiples of 16 bytes alone; others are copied to such rows with zeros behind.
 
     Args:
         problem: gemm in a dtype of 16 or 8 bits, or with an epilogue.
@@ -142,8 +145,25 @@ def default_product(problem: Problem, arrays: Mapping[str, Any]) -> None:
     Raises:
         LaunchFailed: The library fails.
     """
-    for run in _default(problem, cupy.cuda.runtime.getDevice()):
-        run({name: array.data.ptr for name, array in arrays.items()})
+    whole, given = _whole(problem), dict(arrays)
+    if whole != problem:
+        for tensor in whole.tensors:
+            given[tensor.name] = cupy.zeros(tensor.shape, arrays[tensor.name].dtype)
+            given[tensor.name][tuple(map(slice, arrays[tensor.name].shape))] = arrays[tensor.name]
+    for run in _default(whole, cupy.cuda.runtime.getDevice()):
+        run({name: array.data.ptr for name, array in given.items()})
+    if whole != problem:
+        arrays["c"][...] = given["c"][: problem.m, : problem.n]
+
+
+@functools.lru_cache(KEPT_PRODUCTS)
+def _whole(problem: Problem) -> Problem:
+    """The problem, in 8 bits with rows, those of blocks' scales, too, that cuBLASLt takes."""
+    if problem.dtype not in FLOAT8_DTYPES:
+        return problem
+    units = {"m": 4 if Epilogue.read(problem.epilogue).scale == BY_BLOCK else 1, "n": 16, "k": 16}
+    shape = tuple((dim, -(-size // units[dim]) * units[dim]) for dim, size in problem.shape)
+    return replace(problem, shape=shape)
 
 
 def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence[int]) -> None:
@@ -170,7 +190,7 @@ def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence
         default_product(of, part)
 
 
-@functools.cache
+@functools.lru_cache(KEPT_PRODUCTS)
 def _default(problem: Problem, device: int) -> Sequence[Callable[[Mapping[str, int]], None]]:
     fused, rest = Epilogue.read(problem.epilogue).in_cublas
     of = replace(problem, epilogue=fused.text)
