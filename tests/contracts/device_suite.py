@@ -91,9 +91,7 @@ class DeviceContract:
         assert all(isinstance(text, str) and text for text in device.versions.values())
         assert "compiler" in device.versions
 
-    def test_a_loaded_kernel_writes_the_right_answer_each_time(
-        self, device: Device, run: Run, workload: Workload
-    ) -> None:
+    def test_a_loaded_kernel_is_right_each_time(self, device: Device, run: Run, workload: Workload) -> None:
         for _ in range(2):
             workload.poison()
             assert "unwritten" in workload.check()[1]
@@ -101,9 +99,7 @@ class DeviceContract:
             device.synchronize()
             assert workload.check()[1] == ""
 
-    def test_samples_are_as_many_as_asked_and_above_zero(
-        self, device: Device, run: Run, workload: Workload
-    ) -> None:
+    def test_samples_are_as_many_and_above_zero(self, device: Device, run: Run, workload: Workload) -> None:
         for regime in self.regimes:
             for count in self.counts:
                 samples = device.samples_s(run, count, regime)
@@ -114,9 +110,7 @@ class DeviceContract:
         power_w = device.power_w(run)
         assert power_w is None or 0 < power_w < 5000
 
-    def test_what_comes_before_a_sample_is_what_it_runs_on(
-        self, device: Device, run: Run, workload: Workload
-    ) -> None:
+    def test_a_sample_runs_on_what_came_before(self, device: Device, run: Run, workload: Workload) -> None:
         for regime in self.regimes:
             for draw in (workload.second, workload.first):
                 begun: list[None] = []
@@ -146,7 +140,7 @@ class DeviceContract:
         assert workload.check()[1] == ""
         assert len(device.samples_s(run, 3, "cold")) == 3
 
-    def test_errors_are_limited_by_the_librarys_at_the_same_inputs(
+    def test_errors_have_the_librarys_limits(
         self, device: Device, rendered: Rendered, workload: Workload
     ) -> None:
         bench = Bench(device, workload, "hot")
@@ -163,9 +157,7 @@ class DeviceContract:
         bare = replace(catalogue.from_file(TOY).operation("toy"), baselines={})
         assert device.library(Workload(device, bare.problem({"n": 10}), 1)) is None
 
-    def test_a_failure_is_told_and_the_device_stays_well(
-        self, device: Device, rendered: Rendered, workload: Workload
-    ) -> None:
+    def test_a_device_survives_failures(self, device: Device, rendered: Rendered, workload: Workload) -> None:
         broken = self.failing(rendered)
         code = self.compiled(device, broken, workload).code
         with pytest.raises(LaunchFailed, match=r".+"):

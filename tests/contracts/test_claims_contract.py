@@ -36,9 +36,7 @@ def test_a_claim_says_who_works_on_what(either_store: Store, take: Callable[...,
     assert Claims(either_store).of("another night") == []
 
 
-def test_a_study_that_is_given_away_is_taken_from_whom_had_it(
-    either_store: Store, take: Callable[..., int]
-) -> None:
+def test_a_study_given_away_is_taken_from_its_owner(either_store: Store, take: Callable[..., int]) -> None:
     claims = Claims(either_store)
     first, second = take(worker="node1"), take(worker="node2")
     assert second > first

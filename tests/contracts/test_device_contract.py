@@ -84,7 +84,7 @@ class TestCpuDevice(DeviceContract):
         added = f"\nSEEN = {{}}\nhonest = toy\ndef toy(x, y, n):\n{rest[how]}"
         return replace(rendered, text=rendered.text + added)
 
-    def test_a_reference_that_was_overwritten_condemns_nobody(
+    def test_overwritten_references_blame_nobody(
         self, device: Device, rendered: Rendered, workload: Workload
     ) -> None:
         binary = self.compiled(device, rendered, workload)
@@ -124,9 +124,7 @@ class TestCpuDevice(DeviceContract):
         operation = replace(catalogue.from_file(TOY).operation("toy"), baselines={"cpu": library})
         return Workload(device, operation.problem({"n": 10}), 1)
 
-    def test_whatever_is_timed_next_waits_until_threads_are_quiet(
-        self, device: Device, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_timed_waits_for_threads(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[str] = []
         monkeypatch.setattr(cpu, "wait_until_quiet", lambda: told.append("waits"))
         kernel, library = lambda: told.append("kernel"), lambda: told.append("library")

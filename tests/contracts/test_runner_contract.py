@@ -101,9 +101,7 @@ def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, A
     assert list(runner.gone()) == []
 
 
-def test_a_problem_that_cannot_be_tuned_is_no_fault_of_the_place(
-    made: tuple[Runner, Assignment, Store],
-) -> None:
+def test_a_problem_that_cannot_be_tuned_blames_no_place(made: tuple[Runner, Assignment, Store]) -> None:
     runner, work, _ = made
     impossible = read_plan(Path(str(work.item.file)).with_name("plan.toml")).items[1]
     done = ran(runner, replace(work, name="1", item=impossible))

@@ -84,9 +84,7 @@ def test_constraints_agree_on_scalars_and_arrays(operation: Operation, kernel: K
 
 
 @every_kernel
-def test_some_config_is_legal_everywhere_and_its_launch_stays_within_the_device(
-    operation: Operation, kernel: Kernel
-) -> None:
+def test_some_config_is_legal_everywhere_and_fits_the_device(operation: Operation, kernel: Kernel) -> None:
     for problem in [*problems(operation), usual_problem(operation, kernel=kernel.name)]:
         for device in devices(kernel):
             legal = space(kernel, problem, device)

@@ -106,9 +106,7 @@ def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dims", [(8192, 8192, 8192), (1000, 1304, 776), (64, 8192, 8192), (8, 8, 8)])
-def test_shapes_with_whole_16_byte_rows_have_a_start(
-    dims: tuple[int, int, int], dtype: str, layout: str
-) -> None:
+def test_shapes_of_whole_16_byte_rows_have_starts(dims: tuple[int, int, int], dtype: str, layout: str) -> None:
     of = gemm(*dims, layout, dtype)
     assert any(is_legal(KERNEL, of, each) for each in KERNEL.first_configs())
 

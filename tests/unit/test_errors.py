@@ -22,7 +22,5 @@ def test_every_error_has_its_exit_code_and_none_is_left_out_here() -> None:
     ("dtype", "bool", ["float32"], "unknown dtype 'bool'; choose one of: float32"),
     ("device", "x", [], "unknown device 'x'; no device is known here"),
 ])  # fmt: skip
-def test_an_unknown_name_lists_the_nearest_first_or_all(
-    kind: str, name: str, known: list[str], message: str
-) -> None:
+def test_an_unknown_name_lists_the_nearest_or_all(kind: str, name: str, known: list[str], message: str) -> None:
     assert str(errors.UnknownName(kind, name, known)) == message

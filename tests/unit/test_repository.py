@@ -163,9 +163,7 @@ def installer_called(checkout: Path, tmp_path: Path, **environment: str) -> bool
     ("model fit gemm", "model"), ("nightly /dev/stdin <<< '[[surveys]]'", "model"),
     ("records export -o all.parquet", "tables"), ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
 ])  # fmt: skip
-def test_a_command_gets_the_packages_that_it_needs(
-    checkout: Path, tmp_path: Path, words: str, group: str
-) -> None:
+def test_a_command_gets_what_it_needs(checkout: Path, tmp_path: Path, words: str, group: str) -> None:
     assert installed_for(checkout, tmp_path, words)[1] == group
 
 
@@ -258,9 +256,7 @@ int cuDriverGetVersion(int *version) { *version = %d; return 0; }
     (0, 13000, "none", ""),
     (100, 13000, "12", "cuda12"),
 ])  # fmt: skip
-def test_the_driver_decides_which_gpu_packages_are_installed(
-    tmp_path: Path, status: int, version: int, asked: str, group: str
-) -> None:
+def test_gpu_packages_fit_the_driver(tmp_path: Path, status: int, version: int, asked: str, group: str) -> None:
     (tmp_path / "driver.c").write_text(DRIVER % (status, version))
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)

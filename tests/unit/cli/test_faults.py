@@ -61,7 +61,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(
     assert not stored(here, n=100)
 
 
-def test_doctor_tells_it_too_and_that_a_file_system_is_read_only(
+def test_doctor_tells_it_too_and_read_only_file_systems(
     told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_folder(here, monkeypatch)
@@ -84,9 +84,7 @@ SOURCE = "from numba import njit\n\n@njit(cache=True)\ndef toy(x, y, n):\n    y[
 @pytest.mark.parametrize(
     "writer", ["tuner.devices.cpu.numba.write_whole", "numba.core.caching.IndexDataCacheFile.save"]
 )
-def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(
-    writer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_cache_is_no_kernels_fault(writer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As COMPILE_FAILED the config would never be tried again."""
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
     monkeypatch.setattr(writer, full)
@@ -113,9 +111,7 @@ def filled(here: Path) -> str:
     ["lookup-quality", "gemm", "--device", "NVIDIA H200", "-o"],
     ["records", "publish", "-o"],
 ])  # fmt: skip
-def test_an_output_that_cannot_be_written_is_told(
-    told: Told, here: Path, filled: str, command: list[str]
-) -> None:
+def test_an_output_that_is_not_written_is_told(told: Told, here: Path, filled: str, command: list[str]) -> None:
     (here / "folder").mkdir()
     (here / "file").write_text("precious")
     takes_folder = command[:2] == ["records", "publish"]
@@ -127,7 +123,7 @@ def test_an_output_that_cannot_be_written_is_told(
     assert not list((here / "folder").iterdir())
 
 
-def test_an_installed_package_is_not_published_into(
+def test_installed_packages_are_not_published_into(
     told: Told, here: Path, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = here / "site-packages" / "tuner"
@@ -149,9 +145,7 @@ def test_any_file_that_the_system_refuses_is_told(told: Told) -> None:
 # ---- what cannot be meant
 
 
-def test_a_run_without_a_trial_says_where_its_time_went(
-    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_trials_tells_its_time(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "GRACE_S", 0.0)
     write_device(here / "device.json", baseline_s=2 * BEST_S)
     code, out, err = told(

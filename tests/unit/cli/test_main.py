@@ -55,9 +55,7 @@ def test_a_busy_machine_and_a_provisional_champion_are_told(told: Told, here: Pa
     assert answer["busy"] == ["1 other process on the GPU"]
 
 
-def test_doctor_tells_who_uses_a_device(
-    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_users(told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     others = {"name": "Busy board", "uuid": "FAKE-2"}
     busy = find(write_device(here / "busy.json", info=others, machine={"others_processes": 2}))
     monkeypatch.setattr(inspect, "gpus", lambda: [busy])

@@ -40,9 +40,7 @@ def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str,
     (["--device", "cpu", "--db", "sqlite:////nowhere/my.db"], 3, "cannot be opened"),
     (["--device", "cpu", "--db", "sqlite:///text.txt"], 3, "it is no SQLite database"),
 ])  # fmt: skip
-def test_bad_options_of_tune_are_refused(
-    told: Told, here: Path, options: list[str], code: int, message: str
-) -> None:
+def test_bad_options_are_refused(told: Told, here: Path, options: list[str], code: int, message: str) -> None:
     (here / "text.txt").write_text("something else\n")
     assert_refused(told("tune", "gemm", "8", "8", "8", *options), code, message)
     assert (here / "text.txt").read_text() == "something else\n"
@@ -79,7 +77,7 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
     ("Launch(grid", "Lunch(grid", 1, "invalid: cannot be rendered: NameError: name 'Lunch' is not defined"),
 ])  # fmt: skip
-def test_a_users_file_with_a_mistake_is_told_where(
+def test_a_files_mistake_is_told_where(
     told: Told, here: Path, device: str, old: str, new: str, code: int, message: str
 ) -> None:
     text = TOY.read_text()

@@ -88,9 +88,7 @@ def test_an_interrupted_study_keeps_its_trials_and_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_the_device_opens_is_no_traceback(
-    begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
-) -> None:
+def test_interrupts_during_opening(begun: Callable[..., subprocess.Popen[str]], number: signal.Signals) -> None:
     """A shell has what a script starts in the background ignore Ctrl-C: SIGTERM ends it all the same."""
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN if number is signal.SIGTERM else signal.SIG_DFL)
     try:
@@ -108,9 +106,7 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
     until(lambda: all_gone(workers))
 
 
-def test_an_interrupted_night_says_what_it_has_done(
-    tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_an_interrupted_night_says_so(tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]) -> None:
     plan = tmp_path / "plan.toml"
     problem = f'[[problems]]\nfile = "{TOY}"\n'
     plan.write_text(f"{problem}n = 7\ntrials = 1\nseconds = 20\n{problem}n = 1000\nseconds = 600\n")

@@ -33,9 +33,7 @@ def by_hand(parameters: Any, constraints: Any, problem: Any = None, device: Any 
     rules=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 12)), max_size=4),
     seed=st.integers(0, 3),
 )
-def test_any_space_equals_the_one_filtered_by_hand(
-    sizes: list[int], rules: list[tuple[int, int, int]], seed: int
-) -> None:
+def test_any_space_equals_one_by_hand(sizes: list[int], rules: list[tuple[int, int, int]], seed: int) -> None:
     parameters = [choice(f"P{at}", *range(1, size + 1)) for at, size in enumerate(sizes)]
 
     def rule(first: int, second: int, most: int) -> Constraint:

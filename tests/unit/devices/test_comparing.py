@@ -17,9 +17,7 @@ FINITE = st.floats(-1e6, 1e6, width=32)
     hnp.arrays(np.float64, st.integers(1, 50), elements=FINITE), st.data(), st.sampled_from([1e-6, 0.1]),
     st.sampled_from([0.0, 1.0]),
 )  # fmt: skip
-def test_differences_are_those_of_the_definition(
-    values: np.ndarray, data: st.DataObject, tolerance: float, scale: float
-) -> None:
+def test_differences(values: np.ndarray, data: st.DataObject, tolerance: float, scale: float) -> None:
     output = data.draw(hnp.arrays(np.float32, values.shape, elements=FINITE))
     found = differences(np, output, values, tolerance, scale)
     away = [abs(float(one) - float(other)) for one, other in zip(output, values, strict=True)]

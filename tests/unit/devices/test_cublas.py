@@ -169,9 +169,7 @@ def rendered(of: Any, **config: int) -> Any:
 
 @pytest.mark.parametrize("layout", GEMM.layouts)
 @pytest.mark.parametrize("epilogue", ["", "alpha+beta+bias-col+relu", "bias-col+residual", "residual", "alpha"])
-def test_a_product_is_the_one_that_the_problem_describes(
-    products: Any, lt: Any, layout: str, epilogue: str
-) -> None:
+def test_a_product_is_that_of_the_problem(products: Any, lt: Any, layout: str, epilogue: str) -> None:
     for dtype, allowed in (("float32", 1e-5), ("bfloat16", 1e-2)):
         arrays = HostArrays(problem(epilogue, dtype, layout))
         run = language_of("cublaslt").bind(rendered(arrays.problem, PROPOSAL=2), b"", arrays, H200)
@@ -197,9 +195,7 @@ def test_a_config_names_an_algorithm_which_cublaslt_may_refuse(products: Any, lt
 
 
 @pytest.mark.parametrize("layout", GEMM.layouts)
-def test_users_who_do_not_choose_have_cublas_gemm_ex(
-    products: Any, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
+def test_users_have_gemm_ex_by_default(products: Any, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     queued: list[tuple[Any, ...]] = []
     monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(products.cublas, "function", lambda name: lambda *given: queued.append((name, *given)))
@@ -274,7 +270,7 @@ def test_groups_are_a_product_each_but_for_those_without_rows(
 @pytest.mark.parametrize(
     "epilogue", ["", "scale-tensor+to-float32", "scale-line+bias-col+to-float16", "scale-block+relu"]
 )
-def test_products_of_8_bits_have_their_scales_and_their_result(
+def test_products_of_8_bits_are_scaled(
     products: Any, lt: Any, epilogue: str, shape: tuple[int, int, int]
 ) -> None:
     of = GEMM.problem(dict(zip("mnk", shape, strict=True)), "float8_e4m3fn", "", "", epilogue)

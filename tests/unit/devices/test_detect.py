@@ -121,9 +121,7 @@ def test_visible_devices_are_limited_and_ordered_as_cuda_does(
     assert [device.spec for device in detect.gpus()] == [f"cuda:{number}" for number in range(len(chosen))]
 
 
-def test_instances_of_a_split_board_are_devices(
-    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_of_a_board_are_devices(gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     gpus({"GPU-a": ["MIG-1", "MIG-2"], "GPU-b": []})
     assert uuids() == ["MIG-1", "MIG-2", "GPU-b"]
     second = detect.find("cuda:1")

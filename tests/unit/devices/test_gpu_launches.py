@@ -129,9 +129,7 @@ def arrays() -> list[Any]:
     return [SimpleNamespace(data=SimpleNamespace(ptr=address)) for address in (A, B, C)]
 
 
-def test_a_launch_takes_addresses_and_then_the_scalars_typed(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_takes_addresses_then_typed_scalars(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded(PLAIN).run_at(11, A, B, C)
     ((_, grid, block, given, shared, stream),) = board.launched
     assert (grid, block, shared, stream) == ((7, 2, 1), (32, 1, 1), 1024, 11)

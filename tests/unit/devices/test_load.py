@@ -62,9 +62,7 @@ def test_another_process_on_a_gpu_is_found() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "others"), [((), (4712,), 0), ((4711,), (4711, 4712), 1)])
-def test_in_a_container_this_studys_own_workers_are_no_others(
-    before: tuple[int, ...], after: tuple[int, ...], others: int
-) -> None:
+def test_own_workers_are_no_others(before: tuple[int, ...], after: tuple[int, ...], others: int) -> None:
     # NVML tells the pids of the host, of which this process knows none.
     readings = GpuReading(frozenset(before), 0.0), GpuReading(frozenset(after), 1.0)
     assert gpu_load(*readings, [OWN], known=lambda pid: False)[OTHERS_PROCESSES] == others

@@ -54,9 +54,7 @@ def test_the_record_describes_itself(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["register_tiled", "triton_tiled"])
-def test_the_binary_comes_with_how_to_launch_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_binary_says_how_to_launch_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "triton_tiled":
         pytest.importorskip("triton")
         monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or Triton warns that its default will change

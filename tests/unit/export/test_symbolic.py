@@ -46,9 +46,7 @@ def problem(m: int, n: int) -> Problem:
 @pytest.mark.parametrize("name", list(RULES))
 @settings(max_examples=40)
 @given(m=SIZES, n=SIZES, other_m=SIZES, other_n=SIZES)
-def test_an_expression_is_right_wherever_its_assumptions_hold(
-    name: str, m: int, n: int, other_m: int, other_n: int
-) -> None:
+def test_expressions_are_right_as_assumed(name: str, m: int, n: int, other_m: int, other_n: int) -> None:
     rule = RULES[name]
     dims, trace = traced(problem(m, n))
     found = rule(dims)

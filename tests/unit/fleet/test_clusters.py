@@ -42,9 +42,7 @@ def test_wrong_settings_of_a_site_are_told(here: Path, text: str, message: str) 
         job_script("slurm:site.toml")
 
 
-def test_a_job_that_the_batch_system_refuses_is_told_in_a_sentence(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_the_batch_system_is_a_sentence(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "site.toml").write_text("jobs = 2\n[job]\ncores = 1\nmemory = '1GB'\n")
     (here / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
     (here / "sbatch").chmod(0o755)
@@ -68,9 +66,7 @@ def shown() -> tuple[str, str]:
     return found[1], found[2]
 
 
-def test_the_documentation_shows_the_job_of_its_settings(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_docs_show_the_job_of_their_settings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings, script = shown()
     (here / "site.toml").write_text(settings)
     (here / "plan.toml").write_text("")

@@ -92,9 +92,7 @@ def bench(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     ("file", "a kernel file must exist"),
     ("unwell", "the rehearsed device stays unwell"),
 ])  # fmt: skip
-def test_what_fails_here_is_trouble_of_the_worker_and_no_fault_of_the_problem(
-    bench: Bench, fault: str, told: str
-) -> None:
+def test_what_fails_here_is_no_fault_of_the_problem(bench: Bench, fault: str, told: str) -> None:
     bench.fleet.settings(faults={"1": fault})
     order = bench.order(study="a study of other kernels" if fault == "study" else "")
     if fault == "file":
@@ -172,9 +170,7 @@ def test_a_worker_ends_once_it_was_idle_or_its_time_is_up(
     ({"machine": {"throttle_reasons": 0x60}}, ["its clocks are lowered: heat"]),
     ({"machine": {"others_processes": 2.0}}, ["2 other processes"]),
 ])  # fmt: skip
-def test_a_device_that_is_not_fit_is_told_with_the_reason(
-    here: Path, device: dict[str, Any], complaints: list[str]
-) -> None:
+def test_an_unfit_device_is_told_why(here: Path, device: dict[str, Any], complaints: list[str]) -> None:
     report = condition_of(find(write_device(here / "device.json", **device)))
     assert len(report.complaints) == len(complaints)
     assert all(wanted in text for wanted, text in zip(complaints, report.complaints, strict=True))

@@ -62,7 +62,7 @@ def work(here: Path) -> Assignment:
     return Assignment("0", item, kernels_of(item, "cuda"), 0, (10.0,), 60.0, 1.0, None, 1, "random")
 
 
-def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends(
+def test_after_a_restart_of_its_database_a_coordinator_locks_again(
     postgresql: str, place: Place, work: Assignment
 ) -> None:
     databases = Databases(postgresql)

@@ -115,9 +115,7 @@ def check_goes_on(fleet: Fleet, items: list[NightItem]) -> None:
         assert RUNNING not in {claim.state for claim in Claims(store).of()}
 
 
-def test_the_scheduler_is_killed_and_the_next_night_goes_on(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_killed_scheduler_the_next_night_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "CONNECT_WITHIN_S", 4.0)
     own = Fleet(fleet.folder / "own", "")
     own.folder.mkdir()
@@ -143,9 +141,7 @@ def test_the_scheduler_is_killed_and_the_next_night_goes_on(
     check_goes_on(own, items)
 
 
-def test_a_coordinator_that_is_killed_is_followed_by_another(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_coordinator_is_followed_by_another(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between its orders and their answers: workers keep what they have, and the next takes it."""
     fleet.settings(pace=0.03)
     plan = fleet.plan(6, seconds=30)
@@ -185,9 +181,7 @@ def test_ctrl_c_stops_all_workers_within_ten_seconds_and_keeps_what_they_have(fl
     assert all(process.poll() is None for process in fleet.workers.values()), "they wait for the next night"
 
 
-def test_workers_that_cannot_take_part_are_refused_with_the_reason(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfit_workers_are_refused_with_the_reason(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.socket, "gethostname", lambda: "elsewhere")
     monkeypatch.setattr(runner, "REFUSED_S", 1.0)
     rule = "a SQLite file is written by one machine alone, elsewhere, and this is .*; give --db postgresql"

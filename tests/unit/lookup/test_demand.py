@@ -87,9 +87,7 @@ def test_a_database_that_is_locked_gets_the_counts_later(counts: Demand) -> None
     assert [each.calls for each in stored()] == [1]
 
 
-def test_no_database_is_made_for_counts(
-    counts: Demand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_counts_make_no_database(counts: Demand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/none.db")
     tuner.clear_caches()
     tuner.matmul(*operands())

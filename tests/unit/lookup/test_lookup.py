@@ -175,9 +175,7 @@ def test_without_database_the_default_answers_and_the_library_is_to_be_used() ->
     ((4096, 4096, 4096), "warp_tiled"), ((16, 8192, 8192), "thin"), ((4096, 8192, 32), "shallow"),
     ((256, 256, 256), "small"),
 ])  # fmt: skip
-def test_the_default_is_of_a_kernel_that_is_meant_for_the_shape(
-    shape: tuple[int, int, int], kernel: str
-) -> None:
+def test_the_default_is_of_a_kernel_meant_for_the_shape(shape: tuple[int, int, int], kernel: str) -> None:
     assert answer(None, gemm(*shape), BOARD).kernel == kernel
 
 

@@ -229,9 +229,7 @@ def test_best_sees_that_another_database_lies_there(tmp_path: Path) -> None:
     ("tuner.store.published.champions()", "sqlalchemy optuna cupy numba numpy"),
     ("tuner.connect('http://127.0.0.1:1')", "sqlalchemy optuna numpy fastapi uvicorn httpx"),
 ])  # fmt: skip
-def test_what_needs_no_database_device_or_server_loads_no_library_of_theirs(
-    here: Path, called: str, unwanted: str
-) -> None:
+def test_what_needs_no_database_loads_no_library_of_one(here: Path, called: str, unwanted: str) -> None:
     code = (
         f"import sys, tuner, tuner.store.published; {called}; "
         f"print([name for name in {unwanted.split()} if name in sys.modules])"

@@ -36,21 +36,22 @@ def add_survey(db: str, timed: Timings, source_hash: str) -> None:
         store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
 
 
-def test_a_model_is_fitted_to_a_survey_of_its_precision_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("option", [("precision", "emulated"), ("epilogue", "relu")])
+def test_a_model_is_fitted_to_a_survey_of_its_arithmetic_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: tuple[str, str]
 ) -> None:
     declared = Catalogue(builtin().operations, (BLOCKS,))
     monkeypatch.setattr("tuner.model.commands.builtin_now", lambda: declared)
     db, output = f"sqlite:///{tmp_path}/studies.db", tmp_path / "models" / "gemm.json"
     timed = survey(40)
-    emulated = [replace(problem, precision="emulated") for problem in timed.problems]
-    add_survey(db, replace(timed, problems=emulated), BLOCKS.source_hash)
-    arguments = ["gemm", "--precision", "emulated", "--device", "NVIDIA H200", "--db", db]
+    own = [replace(problem, **dict([option])) for problem in timed.problems]
+    add_survey(db, replace(timed, problems=own), BLOCKS.source_hash)
+    arguments = ["gemm", f"--{option[0]}", option[1], "--device", "NVIDIA H200", "--db", db]
     assert run(["model", "fit", *arguments, "-o", str(output)]) == 0
     assert "loss" in capsys.readouterr().out
     model = from_bytes(output.read_bytes())
     assert (model.provenance["problems"], model.provenance["regime"]) == (40, "cold")
-    assert [model.knows(of[0]) for of in (emulated, timed.problems)] == [True, False]
+    assert [model.knows(of[0]) for of in (own, timed.problems)] == [True, False]
     assert run(["model", "show", *arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["provenance"]["problems"] == 40, (
         "the database's is the later one"
@@ -119,7 +120,7 @@ def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pyte
     ({"cases": [3]}, "drawn problems are as"),
     ({"seed": "x"}, "got another file"),
 ])  # fmt: skip
-def test_other_files_set_nothing_right(
+def test_other_files_help_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, object], why: str
 ) -> None:
     db = f"sqlite:///{tmp_path}/none.db"

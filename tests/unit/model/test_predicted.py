@@ -10,6 +10,7 @@ from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
 from fixtures.model_survey import BLOCKS, CONFIGS, GEMM, KERNELS, evidence_of, plain_model
 
 from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.kernel import Scope
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup import Answer, best
@@ -59,6 +60,17 @@ def test_a_shape_that_nobody_tuned_is_answered_by_the_model(tmp_path: Path) -> N
     assert low < data["predicted"]["kernel_time_s"] < high
 
 
+def test_a_survey_with_the_epilogue_answers_before_one_without(tmp_path: Path) -> None:
+    folder, relu = published(tmp_path, surveyed(timings=5)), replace(LARGE, epilogue="relu")
+    finishing = Catalogue(builtin().operations, (replace(BLOCKS, scope=Scope(epilogues=True)),))
+    without = answer(None, relu, BOARD, published=folder, catalogue=finishing)
+    assert (without.match, without.reasons[1]) == ("predicted", "predicted from 5 timings at 50 problems")
+    own = path_of("gemm float32 relu", BOARD.name, folder)
+    own.write_bytes(to_bytes(surveyed(timings=7, epilogue="relu")))
+    told = answer(None, relu, BOARD, published=folder, catalogue=finishing)
+    assert told.reasons == ("predicted from 7 timings at 50 problems",)
+
+
 def test_the_library_is_answered_unless_the_gain_outweighs_the_uncertainty(tmp_path: Path) -> None:
     told = asked(published(tmp_path, surveyed(margin=0.05)))
     assert (told.match, told.use) == ("predicted", "cuBLAS")
@@ -84,9 +96,7 @@ def test_a_champion_of_the_problem_itself_goes_before_a_prediction(tmp_path: Pat
     assert asked(folder, gemm(2000, 1000, 2999), store=store).match == "predicted"
 
 
-def test_a_similar_device_is_answered_by_the_model_of_the_other_and_says_what_is_not_known(
-    tmp_path: Path,
-) -> None:
+def test_a_similar_device_is_answered_by_the_others_model_and_says_what_is_unknown(tmp_path: Path) -> None:
     nvl = replace(BOARD, name="NVIDIA H200 NVL", uuid="GPU-2")
     told = asked(published(tmp_path, surveyed()), device=nvl)
     assert (told.match, told.use) == ("similar-device", "cuBLAS")
@@ -135,9 +145,7 @@ def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatc
     ("gemv 9 465", "streaming", "kernel", 4.27721e-06),
     ("transpose 31 28", "naive", "kernel", 3.67147e-06),
 ])  # fmt: skip
-def test_published_models_answer_as_when_they_were_published(
-    problem: str, kernel: str, use: str, kernel_s: float
-) -> None:
+def test_published_models_answer_as_they_did(problem: str, kernel: str, use: str, kernel_s: float) -> None:
     """With networks and without, of both formats."""
     told = best(problem, BOARD.name, db="sqlite:////nothing/here.db")
     assert (told.match, told.kernel, told.use) == ("predicted", kernel, use)

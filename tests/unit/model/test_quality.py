@@ -82,9 +82,7 @@ def test_a_page_tells_each_case_and_an_answer_that_fails_loses_all() -> None:
     json.dumps(summary(cases[1:]) | cases[1], allow_nan=False)
 
 
-def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_after_a_first_use_begin_at_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
     monkeypatch.setattr(first_use, "CONFIGS", 1)  # nothing but what is known to be good near by
     study(tmp_path, spec, n=900, trials=30)

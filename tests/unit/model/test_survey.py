@@ -152,7 +152,7 @@ def _stored(folder: Path) -> int:
         return 0
 
 
-def test_the_command_tells_what_it_did_and_why_no_model_was_fitted(
+def test_the_command_tells_what_it_did_or_why_not(
     tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tmp_path / "plan.toml"
@@ -212,9 +212,7 @@ def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(d
 
 
 @pytest.mark.usefixtures("few_trees")
-def test_a_survey_ends_with_a_model_that_answers(
-    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_survey_ends_with_a_model(tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = [
         "survey", str(TOY), "--device", device, "--seconds", "6", "--most", "n=50000", "--db",
         database(tmp_path),

@@ -70,7 +70,7 @@ def test_a_survey_comes_close_to_the_best_of_the_whole_space() -> None:
 
 
 @pytest.mark.parametrize(("new", "nearest"), [("float64", "float32"), ("float16", "bfloat16")])
-def test_the_first_survey_of_a_dtype_asks_the_model_of_the_nearest(
+def test_a_dtypes_first_survey_asks_its_nearest(
     monkeypatch: pytest.MonkeyPatch, new: str, nearest: str
 ) -> None:
     """float32's, which stands in where there is none, knows no config of kernels of 16 bits."""
@@ -124,9 +124,7 @@ def first_configs(target: str, operation: str) -> tuple[dict[str, Kernel], list[
 
 @pytest.mark.parametrize("operation", ["gemm", "gemv", "transpose"])
 @pytest.mark.parametrize(("target", "device"), [("cuda", BOARD), ("cpu", CPU)])
-def test_every_built_in_kernel_has_finite_features_at_any_shape(
-    operation: str, target: str, device: DeviceInfo
-) -> None:
+def test_built_in_kernels_have_finite_features(operation: str, target: str, device: DeviceInfo) -> None:
     kernels, configs = first_configs(target, operation)
     declared = builtin().operations[operation]
     for layout in declared.layouts:

@@ -23,9 +23,7 @@ def nights(count: int, seed: int = 1, sigma: float = 0.001) -> Floats:
     ("change", "moved"), [((0.02, 0, 0), "champion"), ((0, 0, 0.03), "library"), ((0.04, 0.04, 0.04), "all")]
 )
 @pytest.mark.parametrize("has_before", [True, False])
-def test_what_moved_in_a_night_is_named(
-    change: tuple[float, float, float], moved: str, has_before: bool
-) -> None:
+def test_what_moved_is_named(change: tuple[float, float, float], moved: str, has_before: bool) -> None:
     rows = nights(14)
     if not has_before:
         rows[:, 1] = np.nan

@@ -108,9 +108,7 @@ def test_a_night_tunes_every_problem_and_the_next_skips_them(told: Told, here: P
     assert states(more) == ["tuned", "done before", "done before"]
 
 
-def test_an_interrupted_night_keeps_what_its_slices_measured(
-    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_night_keeps_its_slices(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Large and slow enough that no slice is the last.
     shutil.copy(TOY, here)
     write_device(here / "device.json", baseline_s=2 * BEST_S, base_s=0.005, pace=1.0)
@@ -208,7 +206,7 @@ def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
 
 
 @pytest.mark.parametrize(("library_s", "none"), [(2 * BEST_S, 0), (0.1 * BEST_S, 1)])
-def test_a_first_champion_behind_the_library_is_not_reported_as_faster(
+def test_a_champion_behind_the_library_is_not_faster(
     told: Told, here: Path, library_s: float, none: int
 ) -> None:
     write_device(here / "device.json", baseline_s=library_s)
@@ -247,9 +245,7 @@ def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: 
     (PLAN, ["--from", "22:00"], 2, "--from goes with --until"),
     (PLAN, ["-o", "plots"], 2, "-o writes a plot of the front, which takes several objectives"),
 ])  # fmt: skip
-def test_a_bad_plan_or_option_is_told(
-    told: Told, here: Path, plan: str, options: list[str], code: int, message: str
-) -> None:
+def test_bad_plans(told: Told, here: Path, plan: str, options: list[str], code: int, message: str) -> None:
     got, out, err = told(plan, *options)
     assert (got, out) == (code, ""), err
     assert message in err

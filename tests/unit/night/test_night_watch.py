@@ -151,9 +151,7 @@ def test_a_slower_champion_is_said_once_with_its_cause_and_a_report(folder: Path
     assert run(["report", "2020-01-01", "--db", database(folder)]) == 1
 
 
-def test_a_night_in_which_nothing_changed_has_no_alert_and_confirms_the_champion(
-    folder: Path, ran: Ran
-) -> None:
+def test_a_night_without_changes_has_no_alert_and_confirms_the_champion(folder: Path, ran: Ran) -> None:
     board(folder)
     with Store.open(database(folder)) as store:
         crown(store, OTHER, 1)
@@ -166,9 +164,7 @@ def test_a_night_in_which_nothing_changed_has_no_alert_and_confirms_the_champion
         assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
 
 
-def test_a_board_that_gives_other_bits_than_the_champions_is_told_and_confirms_nothing(
-    folder: Path, ran: Ran
-) -> None:
+def test_a_board_of_other_bits_than_the_champions_is_told_and_confirms_nothing(folder: Path, ran: Ran) -> None:
     bits = ""
     for day, others in enumerate(({}, {}, {"error_rel": 1e-7}), 1):
         board(folder, info={"uuid": f"FAKE-{day}"}, best=others)

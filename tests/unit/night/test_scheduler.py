@@ -103,9 +103,7 @@ def test_time_goes_where_the_gain_is_and_each_end_has_its_reason(spend: Spend) -
 
 
 @pytest.mark.parametrize("beyond_s", [0.0, 1.4])
-def test_finals_that_take_longer_than_their_share_have_their_time_put_aside(
-    spend: Spend, beyond_s: float
-) -> None:
+def test_time_is_put_aside_for_finals_that_take_longer_than_their_share(spend: Spend, beyond_s: float) -> None:
     items, runner = spend(10, 1, 125, 30.0, beyond_s=beyond_s)
     assert sum(item.state == "tuned" for item in items) >= 3
     assert runner.now_s <= 125

@@ -38,9 +38,7 @@ FIXED.flags.writeable = False
     (tuner.transpose, (None,), None, TypeError, "a is an array.*got NoneType"),
     (tuner.matmul, (A, A.T), np.empty((3, 3), np.int32), TypeError, "cannot cast|Cannot cast"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_in_numpys_kinds_of_errors(
-    function: Any, arrays: Any, out: Any, kind: type[Exception], words: str
-) -> None:
+def test_mistakes_are_told(function: Any, arrays: Any, out: Any, kind: type[Exception], words: str) -> None:
     for _ in range(2):  # an error is not remembered
         with pytest.raises(kind, match=words):
             function(*arrays, out=out)
@@ -101,9 +99,7 @@ def test_a_forked_process_opens_the_database_itself(ran: list[str]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_whose_kernel_does_not_compile_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError("the cache folder is full")
 
@@ -126,9 +122,7 @@ def test_the_package_loads_callables_at_first_use_only() -> None:
     assert {"matmul", "gemv", "transpose", "explain", "clear_caches"} <= set(dir(tuner))
 
 
-def test_what_was_prepared_is_forgotten_after_a_rollback_of_a_database_that_was_asked(
-    monkeypatch: pytest.MonkeyPatch, here: Path
-) -> None:
+def test_what_was_prepared_is_forgotten_after_a_rollback(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     forgotten = threading.Event()
     looking = Rereading(every_s=0.05)
     looking.forget = forgotten.set

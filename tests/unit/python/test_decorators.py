@@ -110,9 +110,7 @@ def test_a_device_that_others_use_is_waited_for_and_then_the_first_config_runs(
     assert ran.pop()["block_size_x"] != 32, "it was measured"
 
 
-def test_boards_of_a_model_that_come_to_a_problem_together_run_one_config(
-    here: Path, ran: list[dict[str, Any]]
-) -> None:
+def test_boards_of_a_model_that_meet_at_a_problem_run_one_config(here: Path, ran: list[dict[str, Any]]) -> None:
     boards = [
         plain_device(here / f"{best}.json", info=BOARD | {"uuid": f"FAKE-{best}"},
                      rules=[{"where": {"block_size_x": best}, "latency_s": 1e-4}])
@@ -164,7 +162,7 @@ def walk(call: Any) -> list[str]:
     return files
 
 
-def test_at_the_second_call_nothing_is_declared_asked_or_locked(
+def test_a_second_call_declares_asks_and_locks_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch, runner: ConfigRunner
 ) -> None:
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
@@ -315,9 +313,7 @@ X = CupyArray(ramp())
         ((X,), {}, "one device, the CPU, .* got x of CuPy on cuda:0"),
     ],
 )
-def test_other_arrays_are_refused(
-    runner: ConfigRunner, arrays: Any, outputs: Any, message: str, gpu: Log
-) -> None:
+def test_others_are_refused(runner: ConfigRunner, arrays: Any, outputs: Any, message: str, gpu: Log) -> None:
     with pytest.raises(InputError, match=message):
         runner(*arrays, **outputs)
 

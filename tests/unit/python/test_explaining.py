@@ -65,9 +65,7 @@ def test_the_library_is_told_with_the_reason() -> None:
     ({"cold": 1.01}, "NumPy", "too small to count on"), ({"cold": 1.03}, "kernel", ""),
     ({"cold": 1.5, "hot": 0.9}, "NumPy", "in the hot regime"), ({"cold": 1.5, "hot": 1.3}, "kernel", ""),
 ])  # fmt: skip
-def test_a_lead_is_more_than_noise_in_every_regime_that_was_measured(
-    speedups: dict[str, float], use: str, why: str
-) -> None:
+def test_a_lead_is_more_than_noise_in_every_regime(speedups: dict[str, float], use: str, why: str) -> None:
     for regime, speedup in speedups.items():
         crowned("gemm", SHAPE, speedup=speedup, regime=regime)
     told = tuner.explain(*arrays())

@@ -139,9 +139,7 @@ def test_waiting_runs_what_was_measured(ran: list[str], bench: Bench) -> None:
     assert tuner.explain(A, B).match == "exact"
 
 
-def test_the_librarys_bits_are_kept_by_what_is_measured_and_by_the_library_until_then_or_instead(
-    ran: list[str], bench: Bench
-) -> None:
+def test_the_librarys_bits_are_kept_by_measured_kernels_or_the_library(ran: list[str], bench: Bench) -> None:
     bench.effect = lambda: crowned("gemm", DIMS, bits="0123456789ab")
     with tuner.on_miss("measure", wait=True, bits="library"):
         tuner.matmul(A, B)
@@ -192,9 +190,7 @@ def test_what_cannot_be_measured_is_told_once_and_the_safe_answer_stays(bench: B
     assert len(bench.pending) == 2
 
 
-def test_nothing_happens_while_a_graph_is_captured(
-    monkeypatch: pytest.MonkeyPatch, gpu: Log, bench: Bench
-) -> None:
+def test_nothing_happens_during_a_capture(monkeypatch: pytest.MonkeyPatch, gpu: Log, bench: Bench) -> None:
     a, b = CupyArray(on_gpu(A)), CupyArray(on_gpu(B))
     capturing = [True]
     monkeypatch.setattr(type(arrays.family_of(a)), "capturing", lambda self, array: capturing[0])

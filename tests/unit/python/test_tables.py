@@ -36,9 +36,7 @@ def test_records_are_a_table_in_python(folder: Path) -> None:
         tuner.records(db="sqlite:///nowhere/none.db")
 
 
-def test_csv_and_parquet_hold_the_same(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_and_parquet_agree(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export = ["records", "export", "--db", database(folder), "--quiet"]
     assert run([*export, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

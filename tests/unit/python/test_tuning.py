@@ -80,9 +80,7 @@ def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
     [{"reference": lambda a, b: b + a}, {"text": VECTOR_ADD.replace("a[i] + b[i]", "b[i] + a[i]")}],
     ids=["by another reference", "another source of the same name"],
 )
-def test_what_agreed_with_a_reference_is_checked_again_where_either_is_another(
-    device: str, options: dict[str, Any]
-) -> None:
+def test_what_agreed_with_another_reference_or_source_is_checked(device: str, options: dict[str, Any]) -> None:
     first = tune_add(device)
     other = tune_add(device, **options)
     assert other.champion is not None
@@ -209,9 +207,7 @@ def test_a_file_of_declarations_that_tunes_itself_is_told_how(here: Path) -> Non
         (double, {"shape": {"x": "n"}}, InputError, "shape goes with a declared operation; shapes= has"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(
-    here: Path, what: Any, options: dict[str, Any], kind: type[Exception], message: str
-) -> None:
+def test_mistakes(here: Path, what: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         tuner.tune(what, **options)
 

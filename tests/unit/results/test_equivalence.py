@@ -52,7 +52,7 @@ def test_a_comment_makes_nothing_stale(folder: Path, name: str, comment: str) ->
     ("toy.cu", "< n)", "<= n)", "has changed since"),
     ("toy.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
 ])  # fmt: skip
-def test_a_changed_constant_makes_a_record_stale(
+def test_records_of_other_constants_are_stale(
     folder: Path, name: str, was: str, becomes: str, why: str
 ) -> None:
     record = stored_record(folder)

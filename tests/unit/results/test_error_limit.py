@@ -60,9 +60,7 @@ def test_a_limit_is_1_or_more_and_infinity_is_none() -> None:
 
 
 @given(ratios, ratios, st.floats(1e-9, 1e-3), st.sampled_from([256, 10_000, 10**8]))
-def test_the_finals_are_wider_by_what_other_inputs_may_change(
-    factor: float, ratio: float, library_rms: float, elements: int
-) -> None:
+def test_finals_have_wider_limits(factor: float, ratio: float, library_rms: float, elements: int) -> None:
     limit = ErrorLimit.beside(factor, error(library_rms), toy(elements))
     found = error(ratio * library_rms)
     exact = limit.ratio(found)

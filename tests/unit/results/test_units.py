@@ -15,9 +15,7 @@ FLOPS, BYTES, TIME_S = 2 * 4 * 8192**2, 4 * (8192**2 + 2 * 4 * 8192), 6.72e-5
     (FLOPS, BYTES, TIME_S, "3998 GB/s"),
     (1.9996e15, 1e9, 1.0, "2000 TFLOPS"),
 ])  # fmt: skip
-def test_a_speed_is_told_in_the_unit_that_limits_it(
-    flops: float, moved: float, time_s: float, shown: str
-) -> None:
+def test_a_speed_has_the_unit_of_its_limit(flops: float, moved: float, time_s: float, shown: str) -> None:
     assert speed(flops, moved, time_s) == shown
 
 

@@ -201,9 +201,7 @@ def test_a_server_that_would_let_strangers_in_does_not_start(
     assert message in capsys.readouterr().err
 
 
-def test_local_admin_is_not_for_a_server_with_tokens(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_local_admin_goes_without_tokens(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--port", "0", "--local-admin", "--db", guarded[0].db]) == 2
     assert "--local-admin lets everyone" in capsys.readouterr().err
 

@@ -83,9 +83,7 @@ def test_a_problem_can_be_told_in_several_ways(filled: Server, asked: dict[str, 
         (ASKED | {"kernel": "x" * 201}, 422, "query.kernel: String should have at most 200 characters"),
     ],
 )
-def test_a_wrong_question_is_told_what_is_wrong(
-    filled: Server, asked: dict[str, str], status: int, message: str
-) -> None:
+def test_wrong_questions_are_refused(filled: Server, asked: dict[str, str], status: int, message: str) -> None:
     refused = filled.get("/v1/best", **asked)
     assert (refused.status_code, refused.headers["content-type"]) == (status, "application/json")
     assert message in refused.json()["error"]["message"]
@@ -230,9 +228,7 @@ def test_what_was_not_measured_is_not_exported(filled: Server) -> None:
     ] * 2
 
 
-def test_records_champions_and_problems_come_in_pages(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_and_champions_come_in_pages(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     listed = command_json(capsys, "records", "list", "--limit", "3", "--json", "--db", server.db)
     page = server.get("/v1/records", limit=3).json()
     assert page["records"] == listed
@@ -261,9 +257,7 @@ def test_records_champions_and_problems_come_in_pages(
     assert server.get("/v1/problems", device="nowhere").json()["problems"] == []
 
 
-def test_kernels_devices_and_counts_are_those_of_the_command_line(
-    filled: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kernels_and_counts_are_the_commands(filled: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert filled.get("/v1/kernels").json()["kernels"] == command_json(capsys, "kernels", "--json")
     one = filled.get("/v1/kernels", operation="gemv", target="cpu").json()["kernels"]
     assert {(each["operation"], each["target"]) for each in one} == {("gemv", "cpu")}

@@ -105,18 +105,14 @@ def with_samples(*samples_s: float) -> Record:
         (replace(GOOD, study="s" * 200_000), "a text has up to 100000 characters"),
     ],
 )
-def test_records_that_cannot_be_true_are_refused_with_reason_and_line(
-    store: Store, folder: Path, bad: Record, why: str
-) -> None:
+def test_impossible_records_are_refused(store: Store, folder: Path, bad: Record, why: str) -> None:
     told = taken(store, folder, written(bad, record(gemm(9, 9, 9))))
     assert (told["records"], told["refused"], told["reasons"][0]["line"]) == (1, 1, 2)
     assert why in told["reasons"][0]["reason"]
 
 
 @pytest.mark.parametrize("character", [b"\\u0000", b"\\ud800"])
-def test_a_text_that_databases_refuse_costs_its_line_and_no_other(
-    store: Store, folder: Path, character: bytes
-) -> None:
+def test_a_text_that_databases_refuse_costs_its_line(store: Store, folder: Path, character: bytes) -> None:
     bad = lines.line_of(record(gemm(9, 9, 9), study="STUDY")).encode().replace(b"STUDY", character)
     told = taken(store, folder, written(record(gemm(9, 9, 9))) + bad)
     assert (told["records"], [reason["line"] for reason in told["reasons"]]) == (1, [3])
@@ -131,9 +127,7 @@ def test_rubbish_is_refused(store: Store, folder: Path, data: bytes) -> None:
     assert listing.count(store) == before
 
 
-def test_a_damaged_or_huge_stream_is_refused(
-    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_or_huge_data_is_refused(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(written(record(gemm(66, 66, 66), 1e-3)))
     bomb = zstandard.ZstdCompressor(level=19).compress(b"\n" * (64 << 20))
     assert len(bomb) < 64 << 10

@@ -210,7 +210,7 @@ def test_a_file_that_has_changed_since_is_not_run(server: Server, folder: Path, 
     assert str(own) not in server.get("/v1/allowed").text
 
 
-def test_one_server_of_several_runs_the_jobs_and_the_next_takes_over(
+def test_one_server_runs_the_jobs_and_the_next_takes_over(
     tmp_path: Path, spec: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two would each take the other's processes for their own, and restart what still runs."""

@@ -73,9 +73,7 @@ class Seen:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (400, "dark")])
-def test_every_page_shows_without_a_complaint_and_asks_nobody_else(
-    server: Server, chromium: Any, width: int, scheme: str
-) -> None:
+def test_every_page_shows_and_asks_nobody_else(server: Server, chromium: Any, width: int, scheme: str) -> None:
     seen = Seen(chromium, viewport={"width": width, "height": 800}, color_scheme=scheme)
     for path in PAGES:
         seen.open(server.base + path)
@@ -115,9 +113,7 @@ def test_figures_can_be_hovered_and_read_and_ask_no_cloud(server: Server, chromi
     seen.context.close()
 
 
-def test_a_job_is_submitted_by_a_form_followed_and_cancelled(
-    server: Server, folder: Path, chromium: Any
-) -> None:
+def test_a_job_is_submitted_followed_and_cancelled(server: Server, folder: Path, chromium: Any) -> None:
     # So slow that the job does not end before the page has shown some of its trials.
     write_device(folder / "device.json", baseline_s=1e-3, pace=20.0)
     seen = Seen(chromium)

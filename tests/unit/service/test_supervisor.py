@@ -39,9 +39,7 @@ def queued(waiting: list[tuple[str, int]]) -> list[Any]:
 
 
 @given(JOBS, st.dictionaries(st.sampled_from("abcd"), st.sampled_from(("2026-01", "2026-02"))))
-def test_submitters_take_turns_and_priorities_hold_within_one(
-    waiting: list[tuple[str, int]], last: dict[str, str]
-) -> None:
+def test_submitters_take_turns_by_priority(waiting: list[tuple[str, int]], last: dict[str, str]) -> None:
     jobs = queued(waiting)
     order = fair(jobs, last)
     assert sorted(job.number for job in order) == [job.number for job in jobs]
@@ -75,9 +73,7 @@ def test_a_job_that_is_started_again_has_the_seconds_that_are_left() -> None:
     assert seconds_left(job_of({}, "", past)) < 0, "it was never started"
 
 
-def test_what_a_command_tells_counts_the_processes_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_command_tells_counts_earlier_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_JOB", str(tmp_path))
     monkeypatch.setenv("TUNER_JOB_SPENT_S", "100.0")
     monkeypatch.setattr(job_files, "BEGUN_S", time.monotonic() - 7.0)

@@ -137,9 +137,7 @@ def test_merging_in_any_order_any_number_of_times_ends_the_same(
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
-def test_a_compressed_file_that_is_damaged(
-    fresh: Callable[[], Store], tmp_path: Path, ending: str, harm: str
-) -> None:
+def test_a_damaged_compressed_file(fresh: Callable[[], Store], tmp_path: Path, ending: str, harm: str) -> None:
     here, path = fresh(), tmp_path / f"a.jsonl{ending}"
     here.add([full_record() for _ in range(50)])
     export(here, path)

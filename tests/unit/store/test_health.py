@@ -77,9 +77,7 @@ def one_letter_changed(data: bytearray) -> None:
 
 
 @pytest.mark.parametrize("harm", [truncated, first_page_gone, one_letter_changed])
-def test_damage_is_found_and_the_second_copy_makes_it_good(
-    path: Path, whole: set[str], harm: Callable[[bytearray], None]
-) -> None:
+def test_the_second_copy_undoes_damage(path: Path, whole: set[str], harm: Callable[[bytearray], None]) -> None:
     data = bytearray(path.read_bytes())
     harm(data)
     path.write_bytes(data)
@@ -197,9 +195,7 @@ def test_a_writer_that_is_killed_loses_the_trial_in_flight_at_most(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 5000])
-def test_a_power_cut_that_tears_the_log_loses_the_trial_in_flight_at_most(
-    tmp_path: Path, cut_bytes: int
-) -> None:
+def test_a_power_cut_that_tears_the_log_loses_one_trial_at_most(tmp_path: Path, cut_bytes: int) -> None:
     """The log as it would lie there if the last bytes had not reached the disk: the rest of it counts."""
     path, torn = tmp_path / "studies.db", tmp_path / "torn.db"
     with Store.open(f"sqlite:///{path}") as store:
@@ -215,9 +211,7 @@ def test_a_power_cut_that_tears_the_log_loses_the_trial_in_flight_at_most(
 # ---- the second copy
 
 
-def test_a_second_copy_that_cannot_be_written_stops_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_copy_that_fails_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger_file(tmp_path / "studies.db").mkdir()
     with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
         assert [store.add(record(square(64))) for _ in range(2)] == [1, 1]

@@ -91,7 +91,7 @@ def test_by_time_and_by_device(store: Store) -> None:
         take_back(store, Chosen((record(square(64)).id,)))
 
 
-def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
+def test_retractions_travel_and_what_they_take_back_does_not(
     store: Store, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     everything = tmp_path / "before.jsonl.gz"

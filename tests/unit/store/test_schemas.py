@@ -72,7 +72,7 @@ def on(server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path)
     ("server", "schema"),
     [*(("sqlite", schema) for schema in tables.OLDER), ("postgresql", "0001"), ("postgresql", "0005")],
 )
-def test_what_was_stored_is_read_as_it_was_written(
+def test_old_schemas_are_read_as_written(
     server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = on(server, schema, request, tmp_path)
@@ -112,7 +112,7 @@ def test_what_was_stored_is_read_as_it_was_written(
 
 
 @pytest.mark.parametrize("server", ["sqlite", "postgresql"])
-def test_carrying_over_that_is_killed_leaves_the_old_state(
+def test_a_killed_migration_changes_nothing(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Killed while rows are rewritten."""

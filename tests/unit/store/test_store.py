@@ -111,7 +111,7 @@ def test_a_database_that_is_deleted_in_mid_study_is_made_again(
     assert health.check(url).sound
 
 
-def test_a_database_that_is_replaced_in_mid_study_goes_on_beside_the_other(
+def test_a_database_replaced_in_mid_study_goes_on_beside_it(
     url: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other, kept = record(), [record(), record()]

@@ -34,9 +34,7 @@ def test_it_is_read_and_forgotten_by_device_and_operation(either_store: Store) -
     assert [each.device for each in watched.demand(either_store)] == ["Board"]
 
 
-def test_what_saves_the_least_goes_where_it_grows_too_long(
-    monkeypatch: pytest.MonkeyPatch, either_store: Store
-) -> None:
+def test_a_full_list_loses_what_saves_the_least(monkeypatch: pytest.MonkeyPatch, either_store: Store) -> None:
     monkeypatch.setattr(watched, "MOST_ROWS", 5)
     watched.add_demand(either_store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
     assert [each.problem.dims["m"] for each in watched.demand(either_store)] == [8, 7, 6, 5, 4]

@@ -96,9 +96,7 @@ def test_a_log_has_a_line_for_what_happened(here: Path, capsys: pytest.CaptureFi
     assert "searching | " not in err
 
 
-def test_a_run_that_ends_in_an_error_says_so_and_is_appended(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_fails_says_so_and_is_appended(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = write_device(here / "device.json", free_bytes=10)
     for _ in range(2):
         assert run([*TUNE, device, "--log", "run.jsonl", "--quiet"]) == 2

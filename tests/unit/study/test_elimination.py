@@ -22,9 +22,7 @@ from tuner.study.study import with_plain_answers
 @pytest.mark.parametrize(
     ("threads", "factor", "is_dropped"), [(16, 1.1, True), (16, 0.9, False), (1, 15.0, False)]
 )
-def test_a_kernel_is_dropped_once_its_first_configs_are_far_above_the_best(
-    threads: int, factor: float, is_dropped: bool
-) -> None:
+def test_a_kernel_of_slow_first_configs_is_dropped(threads: int, factor: float, is_dropped: bool) -> None:
     """Idle cores do not count against it."""
     fast, slow = (cast(Kernel, SimpleNamespace(name=name, threads="THREADS")) for name in ("fast", "slow"))
     board = Leaderboard(cores=16)

@@ -47,9 +47,7 @@ def first_use(folder: Path, spec: str, seconds: float = 0.3) -> tuple[Champion |
         return champion, store.records()
 
 
-def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_prediction_is_crowned_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
     monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, BEST, OTHER))
     champion, records = first_use(tmp_path, spec)
@@ -76,9 +74,7 @@ def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({tuple(each.config.values()) for each in trials}) == len(trials) == before + 5
 
 
-def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_go_on_while_they_find_faster_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = rule(OTHER, fault="wrong_result", latency_s=BEST_S / 9)
     spec = write_device(tmp_path / "device.json", rules=[bad, rule(BEST, latency_s=BEST_S)])
     # The second round finds the best; the third finds nothing faster, and is the last.
@@ -95,9 +91,7 @@ def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     assert failed == [OTHER]
 
 
-def test_on_a_host_all_that_is_done_at_a_problem_counts_as_its_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_host_all_work_counts_as_its_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No config takes long to run, and each takes a fifth of a second to verify.
     spec = write_device(tmp_path / "device.json", rules=[{"where": {}, "latency_s": BEST_S, "first_s": 0.2}])
     further = [{**SLOW, "BLOCK": block, "ITEMS": items} for block in (32, 64, 128) for items in (2, 4)]

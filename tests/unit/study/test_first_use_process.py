@@ -46,9 +46,7 @@ def question(folder: Path, n: int = 1000, **more: Any) -> dict[str, Any]:
     return {"id": n, "problem": problem, "device": spec, "db": database(folder), "seconds": 0.2, **more}
 
 
-def test_a_problem_is_measured_once_by_whichever_process_comes_first(
-    tmp_path: Path, devices: dict[str, Crew]
-) -> None:
+def test_a_problem_is_measured_once_by_the_first_process(tmp_path: Path, devices: dict[str, Crew]) -> None:
     asked = question(tmp_path)
     assert answered(asked, devices) == ("measured", "")
     other: dict[str, Crew] = {}
@@ -59,9 +57,7 @@ def test_a_problem_is_measured_once_by_whichever_process_comes_first(
         assert len({each.session for each in store.records()}) == 1
 
 
-def test_a_class_of_bits_is_kept_to(
-    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_are_kept_to(tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [("blocks", Config(config)) for config in (BEST, BEST | {"BLOCK": 128})]
     predicting = SimpleNamespace(starts=starts, beside=lambda timed: [])
     monkeypatch.setattr(process, "Predictions", lambda *_: predicting)
@@ -92,7 +88,7 @@ def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, C
     ({"device": "fake:none.json"}, "none.json"),
     ({"problem": {"operation": "none"}}, "none"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_told_with_its_remedy(
+def test_troubles_are_told_with_remedies(
     tmp_path: Path, devices: dict[str, Crew], more: dict[str, Any], said: str
 ) -> None:
     outcome, why = answered(question(tmp_path, **more), devices)
@@ -100,9 +96,7 @@ def test_what_cannot_be_used_is_told_with_its_remedy(
     assert said in why
 
 
-def test_questions_are_answered_in_order_until_nobody_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_are_answered_in_order_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "IDLE_S", 0.5)
     asked, replies = [question(tmp_path, n) for n in (1000, 33, 1000)], io.StringIO()
     reading, writing = os.pipe()

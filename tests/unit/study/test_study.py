@@ -151,9 +151,7 @@ def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
     assert first < again.progress.trials <= first + 4
 
 
-def test_time_in_which_a_device_did_not_run_is_not_the_studys(
-    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_without_a_device_is_no_time(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = device_worker.DeviceWorker.finish
 
     def after_a_rest(worker: device_worker.DeviceWorker) -> Measurement:

@@ -37,9 +37,7 @@ BY_STATE = ("none", "remembers", "returns", "glances", "tenth", "also_none")
 
 
 @pytest.mark.parametrize(("regime", "cheats"), [("cold", BY_STATE), ("hot", (*REASONS, *BY_STATE))])
-def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
-    tmp_path: Path, regime: str, cheats: Sequence[str]
-) -> None:
+def test_kernels_that_seem_to_compute_are_wrong(tmp_path: Path, regime: str, cheats: Sequence[str]) -> None:
     declared = catalogue.from_file(CHEATING)
     (kernel,) = declared.of("cheating_cpu")
     kernel = replace(
@@ -83,9 +81,7 @@ def bogus_device(path: Path, **how: Any) -> str:
     ({"fault": "stale", "after": 60}, "returned a stale result"),
     ({"fault": "writes_input", "after": 60}, "wrote into the input x"),
 ])  # fmt: skip
-def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
-    tmp_path: Path, how: Mapping[str, Any], reason: str
-) -> None:
+def test_a_wrong_best_leaves_the_next_one(tmp_path: Path, how: Mapping[str, Any], reason: str) -> None:
     device = bogus_device(tmp_path / "device.json", **how)
     result = study(tmp_path, device)
     assert dict(result.champion.record.config) == BEST

@@ -28,7 +28,7 @@ ENDS = {
 }
 
 
-def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
+def test_real_faults_are_outcomes_and_the_sound_config_is_crowned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 6.0)

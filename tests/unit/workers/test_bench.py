@@ -79,9 +79,7 @@ SMALL_BOARD = {"sm_count": 10}
     ("6e-8", 10**6, "4e+06 bytes in 6e-08 s are 6.67e+13 bytes/s, and Fake board does at most 8.96e+12"),
 ])  # fmt: skip
 @pytest.mark.parametrize("at", [0, 5])
-def test_a_time_that_cannot_be_is_a_wrong_result(
-    tmp_path: Path, sample: str, n: int, reason: str, at: int
-) -> None:
+def test_an_impossible_time_is_wrong(tmp_path: Path, sample: str, n: int, reason: str, at: int) -> None:
     samples = [str(BEST_S * (1 + number / 10)) for number in range(at)] + [sample]
     room = Room(tmp_path, rules=[rule(BEST, samples_s=samples)], info=BOARD | SMALL_BOARD)
     problem = CATALOGUE.operation("toy").problem({"n": n})
@@ -120,9 +118,7 @@ def test_finals_without_time_check_two_and_say_so_of_the_others(tmp_path: Path) 
     ("unwritten", "in a timed run: (left elements unwritten|.* of 32 elements at random places are wrong)"),
     ("writes_input", "wrote into the input x"),
 ])  # fmt: skip
-def test_a_config_that_cheats_once_it_is_timed_is_wrong(
-    tmp_path: Path, regime: str, runs: int, fault: str, reason: str
-) -> None:
+def test_cheats_in_timed_runs_fail(tmp_path: Path, regime: str, runs: int, fault: str, reason: str) -> None:
     # From run number `runs` on: the one that verifies is number 0, then come ten or more that are timed.
     room = Room(tmp_path, rules=[rule(BEST, latency_s=1e-7, fault=fault, after=runs)], noise=0.1)
     room.bench.regime = regime

@@ -103,9 +103,7 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
 @pytest.mark.parametrize(
     ("fault", "reason"), [("crash", "signal SIGSEGV"), ("unwell", "illegal memory access")]
 )
-def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
-    make: Make, tmp_path: Path, fault: str, reason: str
-) -> None:
+def test_finals_outlast_a_finalist_that_fails(make: Make, tmp_path: Path, fault: str, reason: str) -> None:
     other = {"BLOCK": 128, "ITEMS": 1, "ORDER": "striped"}
     late = rule(other, latency_s=0.9 * BEST_S, fault=fault, after=20)
     worker = make(rules=[rule(BEST, latency_s=BEST_S), late])
@@ -119,9 +117,7 @@ def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
     ]  # fmt: skip
 
 
-def test_a_first_run_far_above_the_best_is_stopped(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_first_run_is_stopped(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make()
     monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 0.2)
     worker.begin(compiled_config(tmp_path, fault_configs()["hang"]), BEST_S)
@@ -131,7 +127,7 @@ def test_a_first_run_far_above_the_best_is_stopped(
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
 
 
-def test_time_in_which_a_worker_is_stopped_is_not_the_configs(
+def test_time_of_stopped_workers_is_left_out(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 1.0)

@@ -31,9 +31,7 @@ def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: floa
 
 
 @pytest.mark.parametrize(("wall_s", "samples"), [((), 8), ((0.3,), 3)], ids=["usual", "a short study's"])
-def test_flushes_count_as_time_that_a_config_takes(
-    wall_s: tuple[float, ...], samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flushes_take_time(wall_s: tuple[float, ...], samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, noisy = [0.0], takes(1e-3, 0.5)
 
     def flushed(count: int) -> list[float]:
