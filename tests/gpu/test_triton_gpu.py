@@ -61,7 +61,7 @@ def test_a_kernel_is_tuned_and_its_export_runs(
         REFERENCES[kernel],
     )
     result = tuner.tune(
-        KERNELS[kernel], [*arrays, *sizes], params, grid=grid, reference=reference, seconds=20, progress=False
+        KERNELS[kernel], [*arrays, *sizes], params, grid=grid, reference=reference, seconds=60, progress=False
     )
     assert result.champion is not None
     assert {trial.measurement.outcome.name for trial in result.trials} <= {"MEASURED", "PRUNED"}

@@ -38,7 +38,7 @@ def autotune(
         reset_to_zero: Names of arrays that are zeros when a measured run begins.
         restore_value: Names of arrays that a run reads and changes.
         pre_hook: A function that is called before each measured run with all arguments by name, tensors of
-            PyTorch among them. One of the configs, the same of all, is called before each later launch, too.
+            PyTorch among them. A config's own is called before each later launch, too.
         post_hook: Refused.
         warmup: Taken and not used, as are `rep`, `do_bench` and `cache_results`: measuring is this package's.
         rep: See `warmup`.
@@ -49,7 +49,7 @@ def autotune(
             and ``on_miss``, which is ``measure`` unless given.
 
     Raises:
-        InputError: There is a post_hook, or configs have several hooks.
+        InputError: There is a post_hook.
         UnknownName: There is no such option.
     """
     from tuner.triton.tuned_kernel import TunedKernel  # which needs Triton

@@ -121,10 +121,14 @@ class JitCode(KernelCode):
     def _source(self, given: Sequence[KernelArgument]) -> str:
         module = JitModule(frozenset(self.parameters))
         module.add_jit(self.function, self.name, copy.deepcopy(self._node), self.free)
-        if HOOK in self.options:
-            module.add(self.options[HOOK], HOOK)
+        calls, row = [], f"({', '.join(self.parameters)},)"
+        for number, (hook, rows) in enumerate(self.options.get(HOOK, ())):
+            module.add(hook, f"{HOOK}_{number}")
+            where = f"{row} in {rows} and " if len(rows) < len(self.options["rows"]) else ""
+            calls.append(f"    {where}{HOOK}_{number}(args)")
         more = {name: tuple(self.options[name]) for name in (RESET, RESTORED) if self.options.get(name)}
         lines = [f"{name} = {value!r}" for name, value in (self._fixed | more).items()]
+        lines += [f"\n\ndef {HOOK}(args):", *calls] if calls else []
         return "\n".join(["import triton", "import triton.language", module.text, *lines, ""])
 
     def _itself(self) -> Reference:

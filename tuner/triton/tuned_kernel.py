@@ -37,19 +37,13 @@ class TunedKernel(Autotuner):
         """Keeps what is to be tuned; nothing is measured before the first call."""
         pruning = options.get("prune_configs_by")
         super().__init__(fn, fn.arg_names, _configs(configs), list(key), None, None, prune_configs_by=pruning)
-        hook, post_hook = options["hooks"]
-        hooks = {hook, *(config.pre_hook for config in self.configs)} - {None}
-        if post_hook or len(hooks) > 1:
-            raise InputError(
-                "a kernel has one pre_hook, for all configs, and no post_hook; use reset_to_zero= or "
-                "restore_value=, or triton.autotune for this kernel"
-            )
+        self._hook, post_hook = options["hooks"]
+        if post_hook:
+            raise InputError("a kernel has no post_hook, got one; use restore_value=, or triton.autotune")
         cold = "hot-graph" if options.get("use_cuda_graph") else "cold"
         kept = {name: value for name, value in options.items() if name not in _TRITONS}
         refuse_unknown(kept, [*KernelOptions.__annotations__, RESET, RESTORED])
         self._options = {"on_miss": "measure", "regime": cold, **kept}
-        if hooks:
-            self._options[HOOK] = hooks.pop()
         self._places = [self.arg_names.index(name) for name in self.keys]
         #: Types of arguments, and names of those given by name -> places of tensors.
         self._tensors: dict[Hashable, list[int]] = {}
@@ -84,7 +78,7 @@ class TunedKernel(Autotuner):
     def _champion(self, configs: Sequence[Config], kwargs: Mapping[str, Any]) -> Config:
         names, by_row = rows_of(configs)
         options = self._options | {
-            "rows": list(by_row), "grid": kwargs["grid"],
+            "rows": list(by_row), "grid": kwargs["grid"], HOOK: _hooks_of(by_row, self._hook),
             "defaults": dict(zip(names, next(iter(by_row)), strict=True)),
             "restrictions": [f"({', '.join(names)},) in {sorted(by_row, key=str)}"],
         }  # fmt: skip
@@ -105,6 +99,16 @@ def _configs(given: Configs) -> list[Config]:
         return [*given]
     rows = [dict(zip(given, row, strict=True)) for row in itertools.product(*given.values())]
     return [Config(row, **{name: row.pop(name) for name in OPTIONS if name in row}) for row in rows]
+
+
+def _hooks_of(by_row: Mapping[tuple[Any, ...], Config], every: Any) -> list[tuple[Any, list[tuple[Any, ...]]]]:
+    """Hooks, and the configs that have each; those of one code and the same values are one."""
+    known: dict[Hashable, tuple[Any, list[tuple[Any, ...]]]] = {}
+    for row, config in by_row.items():
+        for hook in filter(None, (every, config.pre_hook)):
+            values = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+            known.setdefault((getattr(hook, "__code__", hook), repr(values)), (hook, []))[1].append(row)
+    return [*known.values()]
 
 
 def rows_of(configs: Sequence[Config]) -> tuple[list[str], dict[tuple[Any, ...], Config]]:

@@ -158,7 +158,12 @@ def test_autotune_measures_once_and_another_process_has_its_answer(
     assert pruned.best_config == configs[0]
 
 
+def zeroed(name: str) -> Any:
+    return lambda args: args[name].zero_()
+
+
 def cleared(args: dict[str, Any]) -> None:
+    assert args["BLOCK"] == 512
     args["out"].zero_()
 
 
@@ -168,7 +173,8 @@ def test_an_array_that_is_read_and_written_is_restored_before_each_run(
 ) -> None:
     params: Any = {"BLOCK": [256, 512], "num_warps": [4]}
     if how == "pre_hook":
-        params = [triton.Config({"BLOCK": block}, num_warps=4, pre_hook=cleared) for block in params["BLOCK"]]
+        hooks = {64: zeroed("out"), 256: zeroed("out"), 512: cleared}
+        params = [triton.Config({"BLOCK": block}, num_warps=4, pre_hook=hook) for block, hook in hooks.items()]
     kernel = autotuned(kernels.add_to, params, **({} if how == "pre_hook" else {how: ["out"]}))
     x, out, n = arrays()
     for _ in range(3 if how == "pre_hook" else 1):  # of a config it is called before later launches, too
@@ -176,7 +182,7 @@ def test_an_array_that_is_read_and_written_is_restored_before_each_run(
         assert torch.equal(out, x)
     trials = tuner.records("add_to", role="trial")
     assert {row["outcome"] for row in trials} <= {"MEASURED", "PRUNED"}
-    assert {(row["config.BLOCK"], row["config.num_warps"]) for row in trials} == {(256, 4), (512, 4)}
+    assert {(row["config.BLOCK"], row["config.num_warps"]) for row in trials} >= {(256, 4), (512, 4)}
 
 
 @pytest.mark.usefixtures("kernels")
@@ -206,10 +212,9 @@ def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_repo
 
 
 def test_what_cannot_be_measured_is_refused(kernels: SimpleNamespace) -> None:
-    config, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=print)
-    for configs, hook in (([hooked], {"pre_hook": cleared}), ([config], {"post_hook": print})):
-        with pytest.raises(InputError, match="has one pre_hook, for all configs, and no post_hook"):
-            autotuned(kernels.double, configs, **hook)
+    config = triton.Config({"BLOCK": 64})
+    with pytest.raises(InputError, match="a kernel has no post_hook, got one"):
+        autotuned(kernels.double, [config], post_hook=print)
     with pytest.raises(UnknownName, match="unknown option 'secnds'"):
         autotuned(kernels.double, [config], secnds=3)
     with pytest.raises(InputError, match=r"an argument of tl.constexpr or an option .*got 'BLOK'"):
