@@ -20,7 +20,7 @@ HALVES = ("float16", "bfloat16")
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
 COMPUTE_TYPES = {"float32": 68, "float64": 70}
 #: Kernels from the one for the smallest matrices on.
-LADDER = ("stacked", "small_matrices", "whole", "tiled", "warp_mma", "wgmma")
+LADDER = ("stacked", "small_matrices", "whole", "tiled", "emulated", "warp_mma", "wgmma")
 
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
@@ -146,6 +146,7 @@ OPERATION = Operation(
     dims=("batch", "m", "n", "k"),
     dtypes=("float32", "float64", *HALVES, *FLOAT8_DTYPES),
     layouts=("nn", "nt", "tn", "tt", "nn-a", "nt-a", "tn-a", "tt-a", "tn-b", "tt-b"),
+    emulated=("float32",),
     layouts_of=dict.fromkeys(FLOAT8_DTYPES, ("nt",)),
     scaled=FLOAT8_DTYPES,
     sums=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "float32"),

@@ -3,6 +3,7 @@
 Alone: ``pytest tests/gpu/test_bmm_gpu.py``; about two minutes.
 """
 
+import functools
 import random
 
 import pytest
@@ -26,13 +27,13 @@ KERNELS = builtin().of("bmm", "cuda")
 KINDS = [(dtype, layout) for dtype in BMM.dtypes for layout in BMM.layouts_of.get(dtype, BMM.layouts)]
 #: Batch, m, n, k: small and many, odd, one matrix that fills no tile, attention's.
 SIZES = [
-    (5000, 32, 32, 32), (3001, 8, 8, 8), (777, 31, 17, 29), (1, 100, 200, 60), (16, 128, 64, 4096),
-    (70_000, 4, 4, 4), (12, 1024, 96, 64),
+    (5000, 32, 32, 32), (3001, 8, 8, 8), (777, 31, 17, 29), (1, 100, 200, 160), (16, 128, 64, 4096),
+    (70_000, 4, 4, 4), (12, 1024, 96, 192), (7, 301, 403, 259),
 ]  # fmt: skip
 
 
-def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "") -> Problem:
-    return BMM.problem(dict(zip(BMM.dims, sizes, strict=True)), dtype, layout)
+def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "", precision: str = "") -> Problem:
+    return BMM.problem(dict(zip(BMM.dims, sizes, strict=True)), dtype, layout, precision)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -40,7 +41,8 @@ def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "") -> Pro
 def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: str, device: Device) -> None:
     for kernel in KERNELS:
         dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, BMM)]
-        problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout)
+        precision = kernel.scope.precisions[0]
+        problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout, precision)
         space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
         drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
         found = [*starts(kernel, problem, device), *((kernel, space[at]) for at in drawn)]
@@ -66,6 +68,25 @@ def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
     run()
     device.synchronize()
     assert workload.check()[1] == ""
+
+
+def test_emulated_stacks_keep_their_promise_and_fall_back_as_a_whole(ran: list[str]) -> None:
+    cupy, shape = pytest.importorskip("cupy"), {"batch": 9, "m": 200, "n": 328, "k": 520}
+    (kernel,) = builtin().of("bmm", "cuda", ("emulated",), "emulated")
+    info, problem = device_info("cuda:0"), BMM.problem(shape, precision="emulated")
+    config = next(config for config in kernel.first_configs() if kernel.legal(problem, info, config))
+    crowned("bmm", shape, "", "nn", dict(config), 2.0, "emulated", info, precision="emulated")
+    rng, product = cupy.random.default_rng(3), functools.partial(tuner.matmul, precision="emulated")
+    a, b = (rng.standard_normal(of, dtype="float32") for of in ((9, 200, 520), (9, 520, 328)))
+    exact, before = a.astype("float64") @ b.astype("float64"), tuner.fallbacks()
+    assert float(cupy.linalg.norm(product(a, b) - exact) / cupy.linalg.norm(exact)) < 3e-7
+    assert tuner.fallbacks() == before
+    a[4, 7, 100] = cupy.inf
+    got, exact = product(a, b), a.astype("float64") @ b.astype("float64")
+    cupy.testing.assert_array_equal(cupy.isinf(got), cupy.isinf(exact))
+    cupy.testing.assert_allclose(got[5:], exact[5:], rtol=1e-4, atol=1e-4)
+    assert tuner.fallbacks() == before + 1
+    assert ran == ["emulated"] * 2
 
 
 def test_tensors_of_pytorch_are_multiplied_where_a_model_asks(ran: list[str]) -> None:

@@ -106,9 +106,9 @@ def assert_within(kernel: Kernel, problem: Problem, config: Config, device: Devi
     assert block[2] <= 64
     assert 0 <= launch.shared_bytes <= device.shared_bytes_per_block
     tiles = kernel.tiles(problem, config) if kernel.tiles else {}
-    # Blocks that stay take tile after tile; squares of tiles reach beyond the edges.
-    if tiles and not config.get("BLOCKS") and config.get("WALK") != "squares":
-        counts = [math.ceil(problem.dims[dim] / size - 1e-9) for dim, size in tiles.items()]
+    # Blocks that stay take tile after tile; squares of tiles reach beyond the edges; so do tiles of parts.
+    if tiles and not (config.get("BLOCKS") or config.get("WALK") == "squares" or problem.operation.parts):
+        counts = [max(math.ceil(problem.dims[dim] / size - 1e-9), 1) for dim, size in tiles.items()]
         assert math.prod(launch.grid) == math.prod(counts)
 
 

@@ -11,7 +11,8 @@ from probing import run_on_cpu
 from tuner.declare.launch import Launch, Workspace, ceil_div
 
 CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
-TEXT = "\n".join((CUDA / name).read_text() for name in ("dependent.cuh", "emulated.cuh", "emulated_pack.cu"))
+FILES = "dependent.cuh", "emulated.cuh", "emulated_pack.cuh", "emulated_pack.cu"
+TEXT = "\n".join((CUDA / name).read_text() for name in FILES)
 HEADER, FALL_BACK = 256, 128
 
 

@@ -431,7 +431,7 @@ def _output(request: CallRequest, kept: int) -> Placed:
 
 def _key(request: CallRequest, operation: str, layout: str, **dims: int) -> ProblemKey:
     dtype = request.operands_dtype
-    emulated = operation == "gemm" and dtype in EMULATED_DTYPES
+    emulated = operation in ("gemm", "bmm") and dtype in EMULATED_DTYPES
     precision, epilogue = request.precision if emulated else IEEE, request.epilogue.text
     return ProblemKey(operation, tuple(dims.items()), dtype, layout, precision, epilogue)
 

@@ -14,7 +14,9 @@ SOURCES = tuple(
         "dependent.cuh",
         "wgmma.cuh",
         "emulated.cuh",
+        "emulated_pack.cuh",
         "emulated_pack.cu",
+        "emulated_product.cuh",
     )
 )
 #: Registers of a consumer's thread if there are two consumers.
