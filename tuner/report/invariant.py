@@ -177,11 +177,17 @@ class _RowSearch:
         return code, classes.pop()
 
     def finals(self, name: str) -> list[Champion]:
-        """Proves and times a class at each size, and stores it; nothing if it cannot be had at one of them."""
-        ranges, rows, below, asked = list[Champion](), "", 0, self._request
+        """Proves and times a class at each size, and stores it; nothing if it cannot be had at one of them.
+
+        Where sizes take longer than their share, only every second is taken, say: what is left out belongs to
+        the range of the next one.
+        """
+        ranges, rows, below, asked, due = list[Champion](), "", 0, self._request, 0.0
         for number, size in enumerate(self.sizes):
-            share_s = self._share_s(1.0, len(self.sizes) - number)
-            until_s = time.monotonic() + min(share_s, asked.finals_s or FINALS_S, FINALS_S)
+            begun_s, left = time.monotonic(), len(self.sizes) - number
+            if left > 1 and number < due:
+                continue
+            until_s = begun_s + min(self._share_s(1.0, left), asked.finals_s or FINALS_S, FINALS_S)
             place = self._crew, self._store, self._at(size), asked.regime, self._study
             with Session(*place, error_limit=asked.error_limit) as session:
                 session.prepare()
@@ -190,6 +196,8 @@ class _RowSearch:
             if champion is None:
                 return []
             rows, below, ranges = champion.record.measurement.rows, size, [*ranges, champion]
+            took_s, share_s = time.monotonic() - begun_s, self._share_s(1.0, left)
+            due = number + (took_s / share_s if share_s else math.inf)
         self._store.add([one for own in ranges for one in (own.baseline, own.record) if one is not None])
         return ranges
 
