@@ -6,18 +6,22 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from fixtures import records
 from fixtures.postgres import Databases
-from fixtures.records import measured, square
+from fixtures.records import BOARD, CPU, measured, square, survey_part
 
 import tuner.store
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.results.record import Record
-from tuner.store import Store, exchange, health, opening
+from tuner.results.measurement import Outcome
+from tuner.results.record import ProblemKey, Record, Retraction, Wanted
+from tuner.results.survey import SurveyPart, Timing
+from tuner.store import Store, exchange, health, lines, listing, opening, retracting, watched
+from tuner.store.retracting import Chosen
 
 ROOT = Path(tuner.__file__).parent.parent
 
@@ -220,3 +224,98 @@ def test_a_new_database_is_opened_by_several_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             for store in pool.map(lambda _, url=url: Store.open(url), range(4)):
                 store.close()
+
+
+# --- surveys ----------------------------------------
+
+
+def test_what_is_stored_is_read_back_equal_and_once(either_store: Store) -> None:
+    part = survey_part(30)
+    assert (either_store.add([part, survey_part(device=CPU)]), either_store.add(part)) == (2, 0)
+    assert either_store.survey_parts("gemm", "NVIDIA H200", "cold") == [part]
+    assert either_store.survey_parts("gemm", BOARD, "cold", "another survey") == []
+    assert either_store.survey_parts("gemm", BOARD, "hot") == []
+    assert {device.name for device in either_store.devices()} == {BOARD.name, CPU.name}
+
+
+def test_a_line_whose_numbers_are_of_nothing_is_refused() -> None:
+    part = replace(survey_part(), timings=(Timing(99, 0, Outcome.MEASURED, 1.0),))
+    with pytest.raises(ValueError, match="a problem and a config of its part"):
+        lines.parsed(lines.line_of(part))
+
+
+def test_surveys_travel(tmp_path: Path, either_url: str) -> None:
+    parts = sorted((survey_part(5), survey_part(device=CPU)), key=lambda part: part.id)
+    with Store.open(either_url) as store, Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        store.add(parts)
+        file = tmp_path / "all.jsonl.gz"
+        counts = exchange.export(store, file)
+        assert (counts.surveys, counts.timings) == (2, 8)
+        assert exchange.take(other, file).surveys == 2
+        assert exchange.take(other, file).surveys == exchange.merge(other, store).surveys == 0
+        assert list(listing.everything(other)) == parts
+        assert exchange.export(store, file, listing.Selection(device=CPU.name)).surveys == 1
+        assert exchange.export(store, file, listing.Selection(shape=(16, 16, 16))).surveys == 0
+
+
+def test_surveys_are_taken_back(either_store: Store) -> None:
+    part, another = survey_part(5), survey_part(6)
+    either_store.add([part, another])
+    assert retracting.take_back(either_store, Chosen((part.id,)), "a busy machine") == 1
+    assert either_store.survey_parts("gemm", BOARD, "cold") == [another]
+    assert retracting.take_back(either_store, Chosen(device=BOARD.name)) == 1
+    assert (list(listing.stream(either_store, SurveyPart, listing.Selection())), either_store.devices()) == (
+        [],
+        [],
+    )
+    assert retracting.give_back(either_store, Chosen((part.id,))) == 1
+    assert either_store.survey_parts("gemm", BOARD, "cold") == [part]
+    assert isinstance(next(listing.stream(either_store, Retraction)), Retraction)
+
+
+# --- demand and models ----------------------------------------
+
+
+def asked(
+    n: int, calls: int = 1, saves_s: float = 1.0, device: str = "Board", precision: str = "ieee"
+) -> Wanted:
+    problem = ProblemKey("gemm", (("m", n), ("n", n), ("k", n)), "float32", "nn", precision)
+    return Wanted(problem, "cuda", device, "predicted", calls, saves_s)
+
+
+def test_counts_of_a_problem_on_a_device_add_up(either_store: Store) -> None:
+    watched.add_demand(either_store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
+    more = [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
+    watched.add_demand(either_store, more)
+    found = watched.demand(either_store)
+    assert [(each.problem.dims["m"], each.problem.precision, each.device) for each in found] == [
+        (2, "ieee", "Board"), (1, "emulated", "Board"), (1, "ieee", "Other"), (1, "ieee", "Board"),
+    ]  # fmt: skip
+    assert [(each.calls, each.saves_s) for each in found] == [(1, 9.0), (1, 2.0), (1, 1.0), (7, 0.75)]
+    assert all(each.first_at <= each.last_at for each in found)
+
+
+def test_it_is_read_and_forgotten_by_device_and_operation(either_store: Store) -> None:
+    watched.add_demand(either_store, [asked(1), asked(2, device="Other")])
+    (only,) = watched.demand(either_store, device="Other", operation="gemm")
+    assert only.problem.dims["m"] == 2
+    assert watched.demand(either_store, operation="gemv") == []
+    assert watched.forget_demand(either_store, [only]) == 1
+    assert [each.device for each in watched.demand(either_store)] == ["Board"]
+
+
+def test_a_full_list_loses_what_saves_the_least(monkeypatch: pytest.MonkeyPatch, either_store: Store) -> None:
+    monkeypatch.setattr(watched, "MOST_ROWS", 5)
+    watched.add_demand(either_store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
+    assert [each.problem.dims["m"] for each in watched.demand(either_store)] == [8, 7, 6, 5, 4]
+
+
+def test_the_latest_model_of_a_device_is_kept(either_store: Store) -> None:
+    for text in (b"one", b"two"):
+        watched.add_model(either_store, "gemm", "Board", "cold", text)
+    watched.add_model(either_store, "gemm", "Other board", "cold", b"three")
+    watched.add_model(either_store, "gemm", "Board", "hot", b"four")
+    found = watched.models(either_store, "gemm", "cold")
+    texts = {device: text for device, (_, text) in found.items()}
+    assert texts == {"Board": b"two", "Other board": b"three"}
+    assert watched.models(either_store, "gemv", "cold") == {}
