@@ -322,7 +322,7 @@ class Lane:
     def take(self, place: Place, work: Assignment, done: Done) -> None:
         """Takes what came of the work of a place."""
         problem = self.count(place, work, done)
-        if done.lost or done.is_last:
+        if done.lost or done.failed or done.champion is not None:
             self.close(place)
         if done.lost:
             if not done.cut:

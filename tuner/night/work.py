@@ -19,7 +19,7 @@ from tuner.night.plan import PlanItem
 from tuner.night.stored import savings
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
-from tuner.results.record import Champion, ProblemKey, Record, Role
+from tuner.results.record import Champion, ProblemKey, Role
 from tuner.store import Store
 from tuner.study.requests import StudyRequest, competitors
 from tuner.study.session import study_name
@@ -125,11 +125,6 @@ class Done:
     failed: str = ""
     lost: str = ""
     cut: bool = False
-
-    @property
-    def is_last(self) -> bool:
-        """True if nothing is left to do for the problem."""
-        return self.champion is not None or bool(self.failed)
 
 
 class Runner(Protocol):
@@ -330,8 +325,8 @@ class Standing:
             return False
         name = study_of(item, self._device, kernels)
         finals = self._store.records(problem=ProblemKey.of(item.problem), device=self._device, role=Role.FINAL)
-        mine = [record for record in finals if record.study == name and not self._is_outdated(record, item)]
-        runs = {record.session for record in mine}
+        now = item.catalogue, self._device, self._versions
+        runs = {one.session for one in finals if one.study == name and not staleness(one, *now)[0]}
         return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
     def why_stale(self, item: PlanItem, champion: Champion | None) -> str:
@@ -346,10 +341,6 @@ class Standing:
     def savings(self) -> dict[ProblemKey, float]:
         """See `tuner.night.stored.savings`."""
         return savings(self._store, self._device)
-
-    def _is_outdated(self, record: Record, item: PlanItem) -> bool:
-        """True if kernel, compiler, driver or library of a record here are known to have changed."""
-        return bool(staleness(record, item.catalogue, self._device, self._versions)[0])
 
 
 def _accurate(champion: Champion, item: PlanItem) -> bool:

@@ -20,8 +20,9 @@ from tuner.declare.problem import Problem
 from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound
 from tuner.report.remeasuring import MissingTime, remeasure
+from tuner.report.study_view import time_of
 from tuner.results.measurement import VARIES, Outcome, compare
-from tuner.results.record import Champion, ProblemKey, Record, Role, rows_study
+from tuner.results.record import Champion, ProblemKey, Role, rows_study
 from tuner.store import Store
 from tuner.study.leaderboard import Named, named
 from tuner.study.progress import Progress, Result
@@ -152,12 +153,12 @@ class _RowSearch:
         size, trials = session.problem.dims[self._dim], session.records(Role.TRIAL, self._kernels)
         measured = [(one, one.measurement) for one in trials if not one.measurement.outcome.failed]
         timed = self._timed[size] = []
-        for record in sorted((one for one, its in measured if its.bits and its.time_s), key=_time_s):
+        for record in sorted((one for one, its in measured if its.bits and its.time_s), key=time_of):
             at = size, record.measurement.bits
             if at not in self._class_of:
                 self._class_of[at] = self._proven(session, named(record), [size], FEW_ROWS)[1]
             if own := self._class_of[at]:
-                timed.append((_time_s(record), own, named(record)))
+                timed.append((time_of(record), own, named(record)))
 
     def _proven(
         self, session: Session, one: Named, sizes: Sequence[int], count: int
@@ -220,7 +221,7 @@ class _RowSearch:
                 break
         left_s = max(until_s - time.monotonic(), 0.0)
         measured = session.worker.finals([*proven.values()], left_s) if proven else []
-        libraries = [session.of_baseline(one) for one in measured[len(proven) :] if one.samples_s][:1]
+        libraries = (session.of_baseline(one) for one in measured[len(proven) :] if one.samples_s)
         finals = [
             session.of_kernel(Role.TRIAL, self._kernels[kernel], config, replace(its, rows=rows))
             for (kernel, config), its in zip(proven, measured, strict=False)
@@ -228,7 +229,7 @@ class _RowSearch:
         ]
         if not finals:
             return None
-        best, library = min(finals, key=_time_s), next(iter(libraries), None)
+        best, library = min(finals, key=time_of), next(libraries, None)
         ours_s, theirs_s = best.measurement.samples_s, library.measurement.samples_s if library else ()
         return Champion(best, library, compare(ours_s, theirs_s).ratio if theirs_s else 0.0, "first", {})
 
@@ -241,7 +242,3 @@ def _sizes(top: int, most: float) -> list[int]:
     last = len(sizes) - 1
     steps = int(min(max(most - 1, 0), last))
     return [sizes[last - round(step * last / max(steps, 1))] for step in range(steps, -1, -1)]
-
-
-def _time_s(record: Record) -> float:
-    return record.measurement.time_s or math.inf

@@ -74,10 +74,9 @@ class Progress:
 
     def notice(self, measurement: Measurement) -> None:
         """Notes the class of a trial's bits, whether the study keeps to it or not."""
-        if measurement.bits and measurement.time_s and not measurement.outcome.failed:
-            self.classes_s[measurement.bits] = min(
-                measurement.time_s, self.classes_s.get(measurement.bits, math.inf)
-            )
+        bits, time_s = measurement.bits, measurement.time_s
+        if bits and time_s and not measurement.outcome.failed:
+            self.classes_s[bits] = min(time_s, self.classes_s.get(bits, math.inf))
 
     def spend(self, stage: str, seconds: float) -> None:
         """Adds time to a stage."""
