@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tuner.errors import InputError
+
 
 def autotune(
     configs: Sequence[Any] | Mapping[str, Sequence[Any]],
@@ -18,11 +20,7 @@ def autotune(
     restore_value: Sequence[str] = (),
     pre_hook: object = None,
     post_hook: object = None,
-    warmup: object = None,
-    rep: object = None,
     use_cuda_graph: bool = False,
-    do_bench: object = None,
-    cache_results: bool = True,
     **options: Any,
 ) -> Callable[[Any], Any]:
     """Tunes a function under ``triton.jit`` as `triton.autotune` does, but keeps and checks what it measures.
@@ -40,13 +38,10 @@ def autotune(
         pre_hook: A function that is called before each measured run with all arguments by name, tensors of
             PyTorch among them. A config's own is called before each later launch, too.
         post_hook: Refused.
-        warmup: Taken and not used, as are `rep`, `do_bench` and `cache_results`: measuring is this package's.
-        rep: See `warmup`.
         use_cuda_graph: True to time replays of a graph, with warm caches.
-        do_bench: See `warmup`.
-        cache_results: See `warmup`.
         options: Those of `tuner.kernel`, such as ``seconds``, ``reference``, ``shapes``, ``numbers``, ``db``,
-            and ``on_miss``, which is ``measure`` unless given.
+            and ``on_miss``, which is ``measure`` unless given. Triton's ``warmup``, ``rep``, ``do_bench`` and
+            ``cache_results`` are taken and not used: measuring is this package's.
 
     Raises:
         InputError: There is a post_hook.
@@ -54,8 +49,8 @@ def autotune(
     """
     from tuner.triton.tuned_kernel import TunedKernel  # which needs Triton
 
-    options |= {
-        "prune_configs_by": prune_configs_by, "use_cuda_graph": use_cuda_graph,
-        "reset_to_zero": reset_to_zero, "restore_value": restore_value, "hooks": (pre_hook, post_hook),
-    }  # fmt: skip
-    return lambda fn: TunedKernel(fn, configs, key, options)
+    if post_hook is not None:
+        raise InputError("a kernel has no post_hook, got one; use restore_value=, or triton.autotune")
+    options |= {"regime": "hot-graph"} if use_cuda_graph else {}
+    options |= {"reset_to_zero": reset_to_zero, "restore_value": restore_value}
+    return lambda fn: TunedKernel(fn, configs, key, options, prune_configs_by, pre_hook)

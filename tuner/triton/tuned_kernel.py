@@ -12,7 +12,7 @@ from triton.runtime.autotuner import Autotuner, Config
 
 from tuner.declare.language import languages
 from tuner.devices.cuda.kind import nvml
-from tuner.errors import InputError, TunerError
+from tuner.errors import TunerError
 from tuner.python.decorators import KernelOptions, TunedFunction
 from tuner.python.tuning import refuse_unknown
 from tuner.triton.compiler import HOOK, RESET, RESTORED
@@ -20,7 +20,8 @@ from tuner.triton.jit import JitCode
 from tuner.triton.language import OPTIONS
 
 Configs = Sequence[Config] | Mapping[str, Sequence[Any]]
-_TRITONS = ("prune_configs_by", "use_cuda_graph", "hooks")
+#: Options of Triton's that are not used here.
+_UNUSED = ("warmup", "rep", "do_bench", "cache_results")
 # To load these takes as long as all else of a process's first answer, and far less than to load Triton.
 languages()
 with contextlib.suppress(Exception):  # there is no driver
@@ -33,38 +34,31 @@ class TunedKernel(Autotuner):
     Launches are Triton's own. `Autotuner` keeps the config of a key; which one that is comes from here.
     """
 
-    def __init__(self, fn: Any, configs: Configs, key: Sequence[str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, fn: Any, configs: Configs, key: Sequence[str], options: Mapping[str, Any], pruning: Any, hook: Any
+    ) -> None:
         """Keeps what is to be tuned; nothing is measured before the first call."""
-        pruning = options.get("prune_configs_by")
         super().__init__(fn, fn.arg_names, _configs(configs), list(key), None, None, prune_configs_by=pruning)
-        self._hook, post_hook = options["hooks"]
-        if post_hook:
-            raise InputError("a kernel has no post_hook, got one; use restore_value=, or triton.autotune")
-        cold = "hot-graph" if options.get("use_cuda_graph") else "cold"
-        kept = {name: value for name, value in options.items() if name not in _TRITONS}
+        kept = {name: value for name, value in options.items() if name not in _UNUSED}
         refuse_unknown(kept, [*KernelOptions.__annotations__, RESET, RESTORED])
-        self._options = {"on_miss": "measure", "regime": cold, **kept}
+        self._options, self._hook = {"on_miss": "measure", **kept}, hook
         self._places = [self.arg_names.index(name) for name in self.keys]
-        #: Types of arguments, and names of those given by name -> places of tensors.
-        self._tensors: dict[Hashable, list[int]] = {}
+        self._last = max(self._places, default=-1)
         self._known: dict[Hashable, tuple[Config, dict[str, Any]]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """As Triton's, which looks at each argument of each call: some 10 us."""
-        kinds = (*map(type, args), *kwargs)
-        tensors = self._tensors.get(kinds)
-        if tensors is not None and (known := self._known.get(self._key(kinds, tensors, args))) is not None:
+        if len(args) <= self._last:
+            return super().run(*args, **kwargs)
+        dtypes = [getattr(value, "dtype", None) for value in args]
+        key = tuple(kwargs), *[args[at] for at in self._places], *dtypes
+        if (known := self._known.get(key)) is not None:
             self.best_config, values = known
             return self.fn.run(*args, **kwargs, **values)
         result = super().run(*args, **kwargs)
-        is_plain = not any(hasattr(value, "dtype") for value in kwargs.values())
-        if is_plain and self.best_config.pre_hook is None and max(self._places, default=0) < len(args):
-            tensors = self._tensors[kinds] = [at for at, value in enumerate(args) if hasattr(value, "dtype")]
-            self._known[self._key(kinds, tensors, args)] = self.best_config, self.best_config.all_kwargs()
+        if self.best_config.pre_hook is None and not any(hasattr(one, "dtype") for one in kwargs.values()):
+            self._known[key] = self.best_config, self.best_config.all_kwargs()
         return result
-
-    def _key(self, kinds: Hashable, tensors: Sequence[int], args: Sequence[Any]) -> Hashable:
-        return kinds, *[args[at] for at in self._places], *[args[at].dtype for at in tensors]
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The champion of those that the caller's own pruning leaves."""
