@@ -141,15 +141,13 @@ class Family:
     #: The library's own product of two arrays, into a third or, for None, a new one.
     matmul: Any = staticmethod(numpy.matmul)
 
-    def found(self, kept: dict[Any, Any], a: Any, b: Any, out: Any) -> Any:
-        """What is kept for two arrays and, unless it is None, a third.
+    def found(self, kept: dict[Any, Any], *arrays: Any) -> Any:
+        """What is kept for some arrays, the last of which may be None.
 
         Raises:
             KeyError: Nothing is.
         """
-        if out is None:
-            return kept[KEY_OF[type(a)](a), KEY_OF[type(b)](b)]
-        return kept[KEY_OF[type(a)](a), KEY_OF[type(b)](b), KEY_OF[type(out)](out)]
+        return kept[tuple([KEY_OF[type(array)](array) for array in arrays if array is not None])]
 
     def operand(self, array: Any) -> Operand:
         """The same in words. Subclasses are left to the library, which knows what they mean."""
@@ -339,17 +337,20 @@ class TorchFamily(GpuFamily):
         self._guards = getattr(guards, "TensorGuards", None)
         KEY_OF[self._parameter], FOUND_OF[self._parameter] = self.key, self.found
 
-    def found(self, kept: dict[Any, Any], a: Any, b: Any, out: Any) -> Any:
+    def found(self, kept: dict[Any, Any], *arrays: Any) -> Any:
         """See `Family`: PyTorch's own check, which guards compiled programs, takes half of the time of keys."""
-        near = (a.numel(), b.numel()) if out is None else (a.numel(), b.numel(), out.numel())
+        a, b, *more = arrays if arrays[-1] is not None else arrays[:-1]
+        near = a.numel(), b.numel(), *[array.numel() for array in more]
         check, call = kept.get(near, NOTHING)
-        if check is not None and (check(a, b) if out is None else check(a, b, out)):
+        if check is not None and check(a, b, *more):
             addresses = a.data_ptr() | b.data_ptr()
-            if (addresses if out is None else addresses | out.data_ptr()) % ALIGNMENT_BYTES == 0:
+            for array in more:
+                addresses |= array.data_ptr()
+            if addresses % ALIGNMENT_BYTES == 0:
                 return call
-        call = super().found(kept, a, b, out)
+        call = super().found(kept, a, b, *more)
         if check is None and not getattr(call, "pending", False):
-            kept[near] = self.check((a, b) if out is None else (a, b, out)), call
+            kept[near] = self.check((a, b, *more)), call
         return call
 
     def check(self, arrays: Sequence[Any]) -> Callable[..., bool] | None:

@@ -37,12 +37,12 @@ from tuner.python.running import key_of
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: {}, EMULATED: {}}
 _gemv: dict[Hashable, Prepared] = {}
 _transpose: dict[Hashable, Prepared] = {}
-#: How rows are spread over groups -> prepared products.
-_grouped: dict[str, dict[Hashable, Prepared]] = {}
+#: How rows are spread over groups, maybe with scales and a dtype -> prepared products.
+_grouped: dict[Hashable, dict[Hashable, Prepared]] = {}
 #: Dtype of a result -> the part of an epilogue that says it.
 _TO = {"": ""} | {dtype: word for word, dtype in RESULTS.items()}
-#: Products with an epilogue, by its parts and factors, too.
-_finished: dict[Hashable, Prepared] = {}
+#: Parts and factors of an epilogue -> prepared products with it.
+_finished: dict[Hashable, dict[Hashable, Prepared]] = {}
 
 
 class Finish(TypedDict, total=False):
@@ -204,8 +204,8 @@ def grouped(
         scale_a, scale_b, scale = _scales(arrays["a"], arrays["b"], scale_a, scale_b)
         epilogue = Epilogue(scale=scale, result=_TO[misses.checked(dtype, "dtype of a product", _TO)])
         arrays |= {"scale_a": scale_a, "scale_b": scale_b} if scale else {}
-        marks = scale, dtype
-        return _first("grouped", arrays, out, kept, "", marks, distribution=distribution, epilogue=epilogue)
+        kept = _finished.setdefault((distribution, scale, dtype), {})
+        return _first("grouped", arrays, out, kept, distribution=distribution, epilogue=epilogue)
     return _first("grouped", arrays, out, kept, distribution=distribution)
 
 
@@ -224,7 +224,7 @@ decisions.REREADING.forget = clear_caches
 
 def _first(
     function: str, arrays: Mapping[str, Any], out: Any, kept: dict[Hashable, Prepared], precision: str = "",
-    marks: tuple[Hashable, ...] = (), **how: Any,
+    **how: Any,
 ) -> Any:  # fmt: skip
     """A call with arrays of a kind that was not met before, or that is not remembered.
 
@@ -234,7 +234,6 @@ def _first(
         out: As the caller gave it.
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
-        marks: What its prepared call is kept by, beside its arrays.
         how: ``epilogue``, ``factors``, ``bits`` and ``invariant``, or ``packed``, or ``distribution``, of
             `CallRequest`.
     """
@@ -243,13 +242,11 @@ def _first(
     if family is None:
         views = {name: families.view(array) for name, array in arrays.items()}
         into = None if out is None else families.view(out)
-        result = _first(function, views, into, kept, precision, marks, **how)
+        result = _first(function, views, into, kept, precision, **how)
         return families.given_back(result, arrays["a"]) if out is None else out
     given = dict(arrays) if out is None else {**arrays, "out": out}
     keys = key_of(given.values())
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
-    if marks and keys is not None:
-        key = marks, keys
     call = kept.get(key) if key is not None else None
     if call is None:
         operands = {name: family.operand(array) for name, array in given.items()}
@@ -276,7 +273,10 @@ def _product(
     arrays = [array for array in (a, b, scale_a, scale_b, c, vector, residual) if array is not None]
     what = c is None, residual is None, scale, dtype
     marks = precision or PRECISION.get(), held, kind, activation, alpha, beta, what
-    call = _finished.get((marks, key_of(arrays if out is None else [*arrays, out])))
+    try:
+        call = FOUND_OF[type(a)](_finished[marks], *arrays, out)
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        call = None
     if call is not None:
         return call(*arrays, out)
     bits, invariant = misses.checked(held[0], "class of bits", misses.BITS), held[1]
@@ -302,7 +302,9 @@ def _product(
     given = {name: array for name, array in named.items() if array is not None}
     values = {name: factors[name] for name in epilogue.factors}
     how = {"epilogue": epilogue, "factors": values, "bits": bits, "invariant": invariant}
-    return _first("matmul", given, out, _finished, precision, marks, **how)
+    if marks not in _finished:
+        decisions.keep(_finished, marks, {})
+    return _first("matmul", given, out, _finished[marks], precision, **how)
 
 
 def _scales(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any, str]:
