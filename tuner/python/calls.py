@@ -132,7 +132,7 @@ def _first_of(
 
 def _apart(request: CallRequest, call: Prepared) -> Prepared:
     """The library's product, copied where `out` overlaps an input: a GPU writes it while they are read."""
-    address, assign = request.family.address, request.family.assign
+    address = request.family.address
     (a_first, a_end), (b_first, b_end), (first, end) = (operand.span for operand in request.operands.values())
 
     def called(a: Any, b: Any, out: Any) -> Any:
@@ -140,10 +140,17 @@ def _apart(request: CallRequest, call: Prepared) -> Prepared:
         beside_a = to + end <= at_a + a_first or at_a + a_end <= to + first
         if beside_a and (to + end <= at_b + b_first or at_b + b_end <= to + first):
             return call(a, b, out)
-        assign(out, call(a, b, None))
-        return out
+        return _into(request.family, out, call(a, b, None))
 
     return called
+
+
+def _into(family: Family, out: Any, result: Any) -> Any:
+    """A result, copied into `out` unless that is None."""
+    if out is None:
+        return result
+    family.assign(out, result)
+    return out
 
 
 def _finished(request: CallRequest) -> Prepared:
@@ -153,11 +160,8 @@ def _finished(request: CallRequest) -> Prepared:
 
     def called(a: Any, b: Any, *more: Any) -> Any:
         *arrays, out = more
-        result = family.finished(a, b, epilogue, {**dict(zip(names, arrays, strict=True)), **factors})
-        if out is None:
-            return result
-        family.assign(out, result)
-        return out
+        given = {**dict(zip(names, arrays, strict=True)), **factors}
+        return _into(family, out, family.finished(a, b, epilogue, given))
 
     return called
 
@@ -188,11 +192,7 @@ def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
             family.grouped(wide[0], wide[1], given["offsets"], None) if groups else family.matmul(*wide, None)
         )
         product = family.finish(sums, epilogue.unscaled, given)
-        result = family.converted(product, request.dtype)
-        if out is None:
-            return result
-        family.assign(out, result)
-        return out
+        return _into(family, out, family.converted(product, request.dtype))
 
     return called
 
@@ -208,7 +208,7 @@ def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepa
     family, target, inputs = request.family, request.tensors[-1], request.inputs
     places = [inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
     takes = [_taking(tensor, family) for tensor in request.tensors[:-1]]
-    empty, assign, overlap, shape = _result_of(request), family.assign, family.overlap, request.shape
+    empty, overlap, shape = _result_of(request), family.overlap, request.shape
     rows = target.shape if family is NUMPY else None
 
     def by_parts(*given: Any) -> Any:
@@ -217,23 +217,12 @@ def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepa
         fits = out is not None and not (target.copied or any(overlap(out, array) for array in arrays))
         result = out if fits else empty(shape, arrays[0])
         run(*tensors, result if rows is None else result.reshape(rows))
-        if out is None or fits:
-            return result
-        assign(out, result)  # inputs that would be overwritten were still to be read
-        return out
+        return result if fits else _into(family, out, result)  # inputs that it overlaps were still to be read
 
     # Most calls take the shortest way: their tensors are the arrays as they come.
     direct = places == list(range(len(inputs))) and not any(takes) and not target.copied
     if direct and launch is not None:
         return family.at_home(_at_addresses(request, launch, by_parts), request.device)
-
-    def one(a: Any, out: Any) -> Any:
-        if out is None:
-            out = empty(shape, a)
-        elif overlap(out, a):
-            return by_parts(a, out)
-        run(a, out)
-        return out
 
     def two(a: Any, b: Any, out: Any) -> Any:
         if out is None:
@@ -243,8 +232,7 @@ def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepa
         run(a, b, out)
         return out
 
-    shortest: dict[int, Prepared] = {1: one, 2: two}
-    return family.at_home(shortest.get(len(inputs), by_parts) if direct else by_parts, request.device)
+    return family.at_home(two if direct and len(inputs) == 2 else by_parts, request.device)
 
 
 def _at_addresses(request: CallRequest, launch: Runs, by_parts: Prepared) -> Prepared:
@@ -373,9 +361,7 @@ def _stacks_in_turn(request: CallRequest) -> Prepared | None:
         to = empty(shape, arrays[0]) if apart else out
         for at in range(shape[0]):
             call(*(of[at % len(of)] if of.ndim == len(shape) else of for of in arrays), to[at])
-        if apart and out is not None:
-            family.assign(out, to)
-        return to if out is None else out
+        return _into(family, out, to) if apart else out
 
     return called
 

@@ -212,8 +212,9 @@ def grouped(
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
     with LOCK:
-        for prepared in (*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()):
-            prepared.clear()
+        prepared: list[dict[Any, Any]] = [*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()]
+        for calls in prepared:
+            calls.clear()
         decisions.forget()
         misses.expire()
         misses.PROCESS.forget()

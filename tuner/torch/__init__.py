@@ -124,10 +124,7 @@ def product(
 
 
 @product.register_fake
-def _(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = "",
-    bits: str = "",
-) -> Tensor:  # fmt: skip
+def _(a: Tensor, b: Tensor, *more: Any, **how: Any) -> Tensor:
     if "torch._inductor.fx_passes.post_grad" in sys.modules:
         _teach_inductor()
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -384,28 +381,14 @@ def _teach_inductor() -> None:
             match.replace_by_example(ACTIVATIONS[activation], [x])
 
 
-def _activation(x: Tensor, activation: str) -> Any:
+def _activation(
+    activation: str, held: Held, x: Tensor, inplace: bool = False, approximate: str = "none"
+) -> Any:
     """An activation where it may become part of a product: in compiled programs without gradients."""
-    if (
-        not torch.compiler.is_dynamo_compiling()
-        or x.device.type not in KERNELS_ON
-        or x.dtype not in DTYPES
-        or _has_gradients([x])
-    ):
+    kind = x.device.type in KERNELS_ON and x.dtype in DTYPES
+    if inplace or not (kind and torch.compiler.is_dynamo_compiling()) or _has_gradients([x]):
         return NotImplemented
-    return activated(x, activation)
-
-
-def _relu(held: Held, x: Tensor, inplace: bool = False) -> Any:
-    return NotImplemented if inplace else _activation(x, "relu")
-
-
-def _silu(held: Held, x: Tensor, inplace: bool = False) -> Any:
-    return NotImplemented if inplace else _activation(x, "silu")
-
-
-def _gelu(held: Held, x: Tensor, approximate: str = "none") -> Any:
-    return _activation(x, "gelu-tanh" if approximate == "tanh" else "gelu")
+    return activated(x, "gelu-tanh" if approximate == "tanh" else activation)
 
 
 def _linear(given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operands | None:
@@ -446,7 +429,7 @@ def scaled_product(
 
 @scaled_product.register_fake
 def _(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype, bits: str
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Any, dtype: torch.dtype, bits: str
 ) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
@@ -542,9 +525,9 @@ PRODUCTS: Mapping[Any, Callable[..., Operands | None]] = {
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     torch._scaled_mm: _scaled_mm,
     **({torch._grouped_mm: _grouped_mm} if hasattr(torch, "_grouped_mm") else {}),
-    **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
-    functional.silu: _silu,
-    functional.gelu: _gelu,
+    **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), functools.partial(_activation, "relu")),
+    functional.silu: functools.partial(_activation, "silu"),
+    functional.gelu: lambda held, x, approximate="none": _activation("gelu", held, x, approximate=approximate),
 }
 
 
@@ -580,14 +563,15 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Replaces what `PRODUCTS` and `REPLACED` name; called by PyTorch."""
-        more, apart, result = kwargs or {}, PRODUCTS.get(func), NotImplemented
-        if apart is not None and not (more or _COLLECTORS or torch.compiler.is_compiling()):
-            return self._eager(func, apart, args)
+        more, apart, replaced = kwargs or {}, PRODUCTS.get(func), REPLACED.get(func)
+        result = NotImplemented
         if apart is not None:
+            if not (more or _COLLECTORS or torch.compiler.is_compiling()):
+                return self._eager(func, apart, args)
             operands = apart(*args, **more)
             result = NotImplemented if operands is None else _multiplied(*operands, self._held)
-        elif func in REPLACED:
-            result = REPLACED[func](self._held, *args, **more)
+        elif replaced is not None:
+            result = replaced(self._held, *args, **more)
         return func(*args, **more) if result is NotImplemented else result
 
     def _eager(self, func: Any, apart: Callable[..., Operands | None], args: tuple[Any, ...]) -> Any:
