@@ -20,7 +20,7 @@ HALVES = ("float16", "bfloat16")
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
 COMPUTE_TYPES = {"float32": 68, "float64": 70}
 #: Kernels from the one for the smallest matrices on.
-LADDER = ("stacked", "small_matrices", "whole", "tiled", "emulated", "warp_mma", "wgmma")
+LADDER = ("stacked", "small_matrices", "whole", "tiled", "emulated", "warp_mma", "wgmma", "wgmma_turns")
 
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
