@@ -87,6 +87,34 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.fixture
+def own_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blank: bytes) -> Iterator[None]:
+    """Nothing is known of earlier tests, and the database is this test's own."""
+    import tuner
+
+    (tmp_path / "studies.db").write_bytes(blank)
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+    tuner.clear_caches()
+    yield
+    tuner.clear_caches()
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that calls were prepared for, in order."""
+    from tuner.python import calls
+
+    names: list[str] = []
+    prepare = calls.kernel_call
+
+    def noted(request: Any, decision: Any) -> Any:
+        names.append(decision.kernel.name)
+        return prepare(request, decision)
+
+    monkeypatch.setattr(calls, "kernel_call", noted)
+    return names
+
+
 @pytest.fixture(scope="session")
 def blank_on_server(postgresql: str) -> postgres.Databases:
     """The same on a server, where the empty database is a template for others."""

@@ -7,7 +7,7 @@ import functools
 import random
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.callable_records import crowned
 from fixtures.gpu_starts import starts, wrong_starts
 
 import tuner
@@ -19,7 +19,6 @@ from tuner.devices.protocol import Device
 from tuner.python.decisions import device_info
 from tuner.workers.workload import Workload
 
-__all__ = ["empty_database", "own_records", "ran"]
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 BMM = builtin().operation("bmm")

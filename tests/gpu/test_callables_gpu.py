@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
+from fixtures.callable_records import CATALOGUE, crowned
 
 import tuner
 from tuner.declare.kernel import Kernel
@@ -15,7 +15,6 @@ from tuner.declare.space import Config
 from tuner.devices.detect import gpus
 from tuner.python.decisions import device_info
 
-__all__ = ["empty_database", "own_records", "ran"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 #: Problems of each operation: even, odd, thin; layouts that need turning.

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
 from fixtures.gpu_starts import loaded, starts, wrong_starts
 
@@ -23,7 +23,6 @@ from tuner.export import export
 from tuner.python.decisions import device_info
 from tuner.workers.workload import Workload
 
-__all__ = ["empty_database", "own_records", "ran"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 CATALOGUE = builtin()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
 from fixtures.gpu_starts import starts, wrong_starts
 
@@ -21,7 +21,6 @@ from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.python.decisions import device_info
 
-__all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 CATALOGUE = builtin()

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.callable_records import crowned
 from fixtures.gpu_starts import starts, wrong_starts
 
 import tuner
@@ -20,7 +20,6 @@ from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.workers.workload import Workload
 
-__all__ = ["empty_database", "own_records", "ran"]
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 GROUPED = builtin().operation("grouped")

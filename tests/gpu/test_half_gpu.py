@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
 from fixtures.gpu_starts import loaded, starts, wrong_starts
 
@@ -20,7 +20,6 @@ from tuner.export import export
 from tuner.python.decisions import device_info
 from tuner.workers.workload import Workload
 
-__all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 CATALOGUE = builtin()

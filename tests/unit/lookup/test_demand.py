@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.callable_records import empty_database, own_records
 
 import tuner
 from tuner.declare.catalogue import builtin
@@ -19,7 +18,6 @@ from tuner.results.record import Wanted
 from tuner.store import Store
 from tuner.store.watched import demand as read
 
-__all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")
 GEMM = builtin().operation("gemm")
 

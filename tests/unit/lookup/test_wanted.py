@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 from fixtures.commands import Told, caller
 from fixtures.fake_device import BEST, BEST_S, copy_toy, stored, write_device
 
@@ -18,7 +18,6 @@ from tuner.night import night as nightly
 from tuner.results.record import ProblemKey, Wanted
 from tuner.store import Store, watched
 
-__all__ = ["empty_database", "own_records"]
 HERE = cpu_info().name
 
 

@@ -1,13 +1,22 @@
 """Changes are found, and nights without one are left alone."""
 
 import json
-from collections import defaultdict
+import math
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tuner.night.changes import Floats, examine
+from tuner.declare.hardware import DeviceInfo
+from tuner.night.changes import CAUSES, Finding, Floats, ProblemNight, alerts_of, examine, judge
+from tuner.night.stored import Player, Sentinel
+from tuner.results.measurement import OTHERS_PROCESSES
+from tuner.results.record import ProblemKey
+from tuner.results.sentinel import CHAMPION
 
 LEVELS = np.log([3e-4, 3.1e-4, 4e-4])
 
@@ -89,3 +98,109 @@ def test_none_of_the_recorded_nights_is_told(series: dict[tuple[str, str], Float
 def test_changes_of_five_percent_are_found_from_five_nights_on(series: dict[tuple[str, str], Floats]) -> None:
     every = rotated(series)
     assert sum(is_told_twice(rows, (0.05, 0.0, 0.0)) for rows in every) / len(every) > 0.9
+
+
+# --- causes ----------------------------------------
+
+
+LIBRARY, THROTTLED = {"library": "B 2"}, {"throttle_reasons": [0x20]}
+
+
+class Night(ProblemNight):
+    """A night whose change is given."""
+
+    change: Finding | None = None
+
+
+def sentinel(
+    problem: str = "gemm", board: str = "GPU-1", code: str = "a", compiler: str = "NVRTC 13.0", block: int = 1,
+    wrong: str = "", versions: dict[str, str] | None = None, clock_hz: float = 1e9, **more: Any,
+) -> Sentinel:  # fmt: skip
+    player = Player(
+        CHAMPION, "tiled", {"BLOCK": block}, () if wrong else (1e-3,) * 8, code, compiler, wrong=wrong
+    )
+    more["circumstances"] = {"sm_clock_hz": [clock_hz], **more.get("circumstances", {})}
+    known = {"driver": "580.1", "library": "B 1", **(versions or {})}
+    key = ProblemKey(problem, (("n", 64),), "float32", "plain")
+    device = DeviceInfo("NVIDIA H200", "cuda", uuid=board)
+    return Sentinel(key, device, "cold", "night", 1, (player,), versions=known, **more)
+
+
+def night(moved: str, change: float = 0.03, **more: Any) -> Night:
+    """A night in which something moved by a share; keywords say what else is other than before."""
+    same = {name: more[name] for name in ("problem", "board") if name in more}
+    made = Night([sentinel(**same)] * 6, sentinel(**more), [sentinel(**more)])
+    made.change = Finding(moved, math.log1p(change), 0.001, 1)
+    return made
+
+
+@pytest.mark.parametrize(("moved", "more", "cause", "told"), [
+    ("library", {}, "vendor", "although its version is the same"),
+    ("library", {"versions": LIBRARY, "change": -0.03}, "vendor", "B 1 and is B 2"),
+    ("champion", {"code": "b"}, "compiler", "machine code is new"),
+    ("champion", {"code": "b", "compiler": "NVRTC 13.1"}, "compiler", "NVRTC 13.0 and is NVRTC 13.1"),
+    ("champion", {"block": 2, "code": "b"}, "config", "another config or source"),
+    ("champion", {"versions": {"driver": "590.2"}}, "driver", "580.1 and is 590.2"),
+    ("champion", {}, "board", "the same"),
+    ("all", {"seen": {OTHERS_PROCESSES: 1.0}}, "neighbour", "others were seen"),
+    ("all", {"circumstances": THROTTLED}, "clocks", "throttled"),
+    ("all", {"clock_hz": 0.96e9}, "clocks", "-4.0%"),
+    # A clock that rose explains nothing that became slower.
+    ("all", {"clock_hz": 1.04e9}, "node", "same driver and clocks"),
+    ("all", {"versions": {"driver": "590.2"}}, "driver", "590.2"),
+])  # fmt: skip
+def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str, told: str) -> None:
+    made = night(moved, **more)
+    named, why = judge(made)
+    assert named == cause
+    assert told in why
+    assert cause in CAUSES
+
+
+def test_power_at_other_problems_tells_of_a_neighbour_and_a_wrong_result_of_itself() -> None:
+    made = night("all")
+    assert judge(made, power=0.3)[0] == "neighbour"
+    assert judge(made, power=0.05)[0] == "node"
+    made = night("champion", code="b", wrong="differs by 3 times")
+    made.change = None
+    assert judge(made)[0] == "wrong"
+
+
+def test_one_alert_for_a_cause_however_many_problems() -> None:
+    problems = [night("all", 0.02 + n / 1000, problem=f"gemm{n}", clock_hz=0.97e9) for n in range(5)]
+    first, second = alerts_of([[night("library", -0.05, problem="gemv"), *problems]])
+    assert (first["cause"], len(first["problems"]), first["slower"]) == ("clocks", 5, True)
+    assert first["change"] == pytest.approx(0.022)
+    assert first["problems"][0]["problem"].startswith("gemm4")
+    assert first["command"] == "tuner watch explain gemm4 64 --layout plain"
+    assert (second["cause"], second["slower"]) == ("vendor", False)
+
+
+def test_boards_have_alerts_of_their_own_and_a_compiler_has_one() -> None:
+    boards = [
+        [night("champion", board=board, code=code) for code in ("a", "b")] for board in ("GPU-1", "GPU-2")
+    ]
+    alerts = sorted((alert["cause"], len(alert["problems"])) for alert in alerts_of(boards))
+    assert alerts == [("board", 1), ("board", 1), ("compiler", 2)]
+
+
+# --- Nights on H200s in which something real was swapped: the judge, which sees no label, names what it was
+
+ROOT = Path(__file__).parents[3]
+SWAPS = ROOT / "tests/fixtures/recorded_swaps"
+
+
+def judged(folder: Path, out: Path) -> list[dict[str, Any]]:
+    script = ROOT / "scripts/bench/watch_causes"
+    subprocess.run([sys.executable, script, folder, "--json", out], check=True, stdout=subprocess.DEVNULL)
+    rows: list[dict[str, Any]] = json.loads(out.read_text())
+    return rows
+
+
+@pytest.mark.parametrize(("recording", "wrong"), [("first", {"neighbour": 1}), ("second", {})])
+def test_real_swaps_are_named(recording: str, wrong: dict[str, int], tmp_path: Path) -> None:
+    rows = judged(SWAPS / recording, tmp_path / "rows.json")
+    swaps = [row for row in rows if row["counts"] and row["label"] != "none"]
+    assert {row["label"] for row in swaps} == {"config", "compiler", "vendor", "neighbour"}
+    assert len(swaps) >= 14
+    assert Counter(row["label"] for row in swaps if not row["right"]) == wrong

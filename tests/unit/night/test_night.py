@@ -241,7 +241,6 @@ def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: 
 
 
 @pytest.mark.parametrize(("plan", "options", "code", "message"), [
-    (PLAN, ["--until", "25:00"], 2, 'a time of day is "HH:MM"'),
     (PLAN, ["--from", "22:00"], 2, "--from goes with --until"),
     (PLAN, ["-o", "plots"], 2, "-o writes a plot of the front, which takes several objectives"),
 ])  # fmt: skip

@@ -1,12 +1,9 @@
 """Fixtures of the tests of callables."""
 
 import pytest
-from fixtures.callable_records import empty_database, own_records, ran
 from fixtures.fake_gpu import CupyArray, Log, TorchTensor, install
 
 from tuner.python import arrays, decisions
-
-__all__ = ["empty_database", "own_records", "ran"]
 
 
 @pytest.fixture

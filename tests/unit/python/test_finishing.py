@@ -10,7 +10,7 @@ from fixtures.operands import normal
 from scipy.special import erf
 
 import tuner
-from tuner.errors import InputError, UnknownName
+from tuner.errors import UnknownName
 from tuner.python import calls
 
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -107,7 +107,6 @@ WRONG = [
     ({"activation": "gellu"}, UnknownName, "unknown activation 'gellu'; did you mean gelu"),
     ({"beta": 1.0}, ValueError, "beta multiplies c, got beta=1.0 without c"),
     ({"residual": B}, ValueError, r"residual has the shape of the result, \(12, 7\), got \(5, 7\)"),
-    ({"bias": BIAS.astype("d"), "precision": "emulated"}, InputError, "'emulated' is for float32, got float64"),
     ({"bias": BIAS.astype("i8")}, TypeError, "an epilogue is for floating-point numbers, got int64"),
 ]
 

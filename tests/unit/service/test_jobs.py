@@ -98,14 +98,6 @@ def test_a_problem_is_tuned_and_its_answer_served(server: Server) -> None:
     eventually(lambda: server.get("/v1/best", **asked, device="Fake board").json().get("record_id") == record)
 
 
-def test_a_plan_is_a_job(server: Server) -> None:
-    sent = server.post("/v1/jobs", json={"plan": PLAN.format(file=TOY)})
-    assert sent.status_code == 202, sent.text
-    over = ended(server, sent.json()["id"])
-    assert (over["state"], over["what"]) == ("done", "plan of 2 problems"), over["why"]
-    assert [problem["state"] for problem in over["report"]["problems"]] == ["tuned", "tuned"]
-
-
 @pytest.mark.parametrize(
     ("plan", "line", "key"),
     [

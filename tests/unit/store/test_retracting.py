@@ -49,16 +49,12 @@ def configs(store: Store) -> list[object]:
 
 def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: Store) -> None:
     assert configs(store) == [BOGUS] * 5
-    before, stamp = listing.count(store), matrix.stamp(store)
+    stamp = matrix.stamp(store)
     bogus = reigning(store)
     assert take_back(store, Chosen((bogus.record.id,)), "zeroes its input") == 2, "its trial tells the same lie"
     assert configs(store) == [HONEST] * 5
     assert matrix.stamp(store) != stamp, "what lookups keep is read anew"
-    assert store.counts(square(64), BOARD, "cold")["total"] == 1
-    assert all(each.config != BOGUS for each in store.records()), "a search learns nothing from it"
-    assert len(store.champions(history=True)) == 1
-    assert listing.count(store) == before, "nothing is deleted"
-    assert store.record(bogus.record.id) == bogus.record
+    assert store.record(bogus.record.id) == bogus.record, "nothing is deleted"
     # Again changes nothing; undone, it counts as before, and can be taken back once more.
     assert take_back(store, Chosen((bogus.record.id,))) == 0
     assert give_back(store, Chosen((bogus.record.id,))) == 2

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
 from fixtures.fake_gpu import H200
 
@@ -51,7 +51,6 @@ def test_a_study_tells_what_it_dropped_and_spends_its_trials_elsewhere(tmp_path:
 
 # --- Which plain kernel stands behind one that does not take every input
 
-__all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")
 GEMM = builtin().operation("gemm")
 (EMULATED,) = builtin().of("gemm", "cuda", ("emulated",))

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 
 import tuner
 from tuner.errors import InputError, UnknownName
-
-__all__ = ["empty_database", "own_records"]
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
