@@ -219,11 +219,13 @@ class _Known(NamedTuple):
 
     Attributes:
         at: The model at the problem, asked about them.
+        log_s: Logs of their predicted seconds.
         behind: How far behind the fastest each is expected to be by what was timed near by.
         gain: log(library / config) near by.
     """
 
     at: ModelAt
+    log_s: Floats
     behind: Floats
     gain: Floats
 
@@ -361,9 +363,12 @@ class Predictor:
         if made:
             lot = lot.and_(self._made(list(made), origins, problem))
         behind = np.append(behind[good], behind[origins] + CHANGED)
-        return _Known(
-            ModelAt(model, problem, self._device, lot), behind, np.append(gains[good], gains[origins])
-        )
+        at, gain = ModelAt(model, problem, self._device, lot), np.append(gains[good], gains[origins])
+        # Trees know less well than those of the library where its own algorithms are slow, as at odd rows.
+        own = np.array([self._kernels[name].is_library for name, _ in lot.configs], bool) & np.isfinite(gain)
+        log_s = at.log_s()
+        log_s[own] = at.library_log_s() - gain[own]
+        return _Known(at, log_s, behind, gain)
 
     def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> dict[Named, int]:
         """Configs that were good near by and are illegal here, made legal, of kernels that have few good ones.
@@ -394,7 +399,7 @@ class Predictor:
 
     def _fastest(self, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        model, log_s = self.model, known.at.log_s()
+        model, log_s = self.model, known.log_s
         weight = model.network.weight if model.network else model.evidence.weight
         best = np.argsort(log_s + weight * known.behind, kind="stable")[:count]
         return [(int(at), float(log_s[at])) for at in best]
