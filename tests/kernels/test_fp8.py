@@ -123,27 +123,32 @@ def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize(("of_a", "of_b", "of_dtype"), [
-    ((1,), (1,), EIGHT), ((70, 1), (330,), "float8_e5m2"), ((70, 3), (3, 3), EIGHT),
+@pytest.mark.parametrize(("of_a", "of_b", "of_dtype", "lead"), [
+    ((1,), (1,), EIGHT, ()), ((70, 1), (330,), "float8_e5m2", ()), ((70, 3), (3, 3), EIGHT, ()),
+    ((1,), (2,), EIGHT, (2,)), ((2, 70), (2, 1, 330), EIGHT, (2,)),
+    ((2, 2, 70, 3), (2, 2, 3, 3), EIGHT, (2, 2)),
 ])  # fmt: skip
-def test_arrays_are_multiplied_with_their_scales(
-    of_a: tuple[int, ...], of_b: tuple[int, ...], of_dtype: str, library: str
+def test_arrays_and_stacks_are_multiplied_with_their_scales(
+    of_a: tuple[int, ...], of_b: tuple[int, ...], of_dtype: str, lead: tuple[int, ...], library: str
 ) -> None:
     own, rng = pytest.importorskip(library), np.random.default_rng(3)
     a, b = (
-        rng.standard_normal((70, 300), "float32").astype(EIGHT),
-        rng.standard_normal((330, 300)).astype(of_dtype),
+        rng.standard_normal((*lead, 70, 300), "float32").astype(EIGHT),
+        rng.standard_normal((*lead, 330, 300)).astype(of_dtype),
     )
     scales = [rng.uniform(0.5, 2, shape).astype("float32") for shape in (of_a, of_b)]
-    wide = list(scales)
-    if of_b == (3, 3):
-        wide = [scales[0].repeat(128, 1)[:, :300], scales[1].repeat(128, 0)[:300].repeat(128, 1)[:, :330]]
-    right = (a.astype(float) * wide[0]) @ (b.astype(float).T * wide[1])
+    wide = [scales[0].reshape(*of_a, 1) if of_a == (2, 70) else scales[0], scales[1]]
+    if of_b[-2:] == (3, 3):
+        wide = [wide[0].repeat(128, -1)[..., :300], wide[1].repeat(128, -2)[..., :300, :]]
+        wide[1] = wide[1].repeat(128, -1)[..., :330]
+    elif of_b == (2,):
+        wide[1] = wide[1][:, None, None]
+    right = (a.astype(float) * wide[0]) @ (b.astype(float).swapaxes(-1, -2) * wide[1])
     operands = [a, b]
     if library == "torch":
         operands = [own.tensor(x.astype("float32")).to(getattr(own, x.dtype.name)) for x in (a, b)]
     of_a_, of_b_ = (own.asarray(scale) for scale in scales)
-    got = tuner.matmul(operands[0], operands[1].T, scale_a=of_a_, scale_b=of_b_, dtype="float32")
+    got = tuner.matmul(operands[0], operands[1].swapaxes(-1, -2), scale_a=of_a_, scale_b=of_b_, dtype="float32")
     assert got.dtype == own.float32
     np.testing.assert_allclose(np.asarray(got), right, rtol=1e-4, atol=1e-3)
 

@@ -179,14 +179,15 @@ def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
         given = {**dict(zip(names, arrays, strict=True)), **factors}
         wide = [family.converted(operand, "float32") for operand in (a, b)]
         if epilogue.scale:
-            of_a, of_b = given["scale_a"], given["scale_b"]
+            of_a, of_b, rows, lead = given["scale_a"], given["scale_b"], a.shape[:-1], b.shape[:-2]
             if epilogue.scale == BY_BLOCK:
                 terms, columns = ([at // SCALE_BLOCK for at in range(size)] for size in b.shape[-2:])
-                of_a, of_b = of_a[:, terms], of_b[..., terms, :][..., columns]
-            elif epilogue.scale == BY_LINE:
-                of_a, of_b = of_a[:, None], of_b[..., None, :]
-            elif groups:
-                of_b = of_b[:, None, None]
+                of_a = of_a.reshape((*rows, -1))[..., terms]
+                of_b = of_b.reshape((*lead, *of_b.shape[-2:]))[..., terms, :][..., columns]
+            else:
+                is_line = epilogue.scale == BY_LINE
+                of_a = of_a.reshape((*rows, 1)) if is_line else of_a
+                of_b = of_b.reshape((*lead, 1, -1 if is_line else 1))
             wide = [wide[0] * of_a, wide[1] * of_b]
         sums = (
             family.grouped(wide[0], wide[1], given["offsets"], None) if groups else family.matmul(*wide, None)

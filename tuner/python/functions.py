@@ -49,10 +49,10 @@ class Finish(TypedDict, total=False):
     """What is done to a product: ``activation(alpha * a @ b + beta * c + bias) + residual``.
 
     Attributes:
-        scale_a: Of 8-bit numbers, float32: one for all, shape (1,); for each row, (M,); or for blocks of 128
-            terms, (M, ceil(K / 128)), best column-major.
-        scale_b: Likewise (1,); (N,); or for blocks of 128 x 128, (ceil(K / 128), ceil(N / 128)), best
-            column-major.
+        scale_a: Of 8-bit numbers, float32: one for all, shape (1,); for each row, (..., M); or for blocks of
+            128 terms, (..., M, ceil(K / 128)), best column-major.
+        scale_b: Likewise, for each matrix of a stack: (...) or (1,); (..., N); or for blocks of 128 x 128,
+            (..., ceil(K / 128), ceil(N / 128)), best column-major.
         dtype: Of a product of 8-bit numbers: ``bfloat16`` unless given, ``float16`` or ``float32``.
         bias: Shape (N,) or (1, N): an element for each column; shape (M, 1): one for each row.
         activation: ``relu``, ``gelu`` (by erf), ``gelu-tanh`` (its approximation) or ``silu``.
@@ -312,20 +312,22 @@ def _scales(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any, str]:
     """Scales as kernels take them, and what they are for."""
     if scale_a is None and scale_b is None:
         return None, None, ""
-    (m, k), (*lead, _, n) = tuple(a.shape)[-2:], tuple(b.shape)
+    (*rows, k), (*lead, _, n) = tuple(a.shape), tuple(b.shape)
     shapes = tuple(tuple(getattr(scale, "shape", ("none",))) for scale in (scale_a, scale_b))
     of_a, of_b = (0 if shape == ("none",) else math.prod(shape) for shape in shapes)
-    if of_a == 1 and of_b == math.prod(lead) and len(shapes[1]) <= 2:
+    one = (-1,) if lead else ()  # a stack of matrices B is one axis
+    if of_a == 1 and of_b == math.prod(lead) and len(shapes[1]) <= max(2, len(lead)):
         return scale_a.reshape(1), scale_b.reshape(-1), BY_TENSOR
-    if shapes[0] in ((m,), (m, 1)) and shapes[1] in ((*lead, n), (*lead, 1, n)):
-        return scale_a.reshape(-1), scale_b.reshape((*lead, n)), BY_LINE
-    blocks = -(-k // SCALE_BLOCK)
-    if shapes == ((m, blocks), (*lead, blocks, -(-n // SCALE_BLOCK))):
-        return scale_a, scale_b, BY_BLOCK
+    if shapes[0] in ((*rows,), (*rows, 1)) and shapes[1] in ((*lead, n), (*lead, 1, n)):
+        return scale_a.reshape(-1), scale_b.reshape((*one, n)), BY_LINE
+    blocks, across = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+    if shapes == ((*rows, blocks), (*lead, blocks, across)):
+        of_b = scale_b if len(lead) < 2 else scale_b.reshape((*one, blocks, across))
+        return scale_a if len(rows) == 1 else scale_a.reshape((-1, blocks)), of_b, BY_BLOCK
     raise ValueError(
         "scale_a and scale_b have shapes (1,) and (1,), (M,) and (N,), or (M, ceil(K / 128)) and "
-        f"(ceil(K / 128), ceil(N / 128)), behind {tuple(lead)} for groups, got {shapes[0]} and {shapes[1]} "
-        f"for M={m}, N={n}, K={k}"
+        f"(ceil(K / 128), ceil(N / 128)), behind {tuple(rows[:-1])} and {tuple(lead)} for stacks, got "
+        f"{shapes[0]} and {shapes[1]} for M={rows[-1]}, N={n}, K={k}"
     )
 
 

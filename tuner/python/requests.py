@@ -373,8 +373,6 @@ def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, t
         lead, m = lead[:-sharing], m * math.prod(lead[-sharing:])
         of_a, of_b, rows = lead, of_b[:-sharing], (math.prod(lead), m)
         left, to = replace(left, shape=(*rows, k)), replace(to, shape=(*rows, n))
-    if request.more:
-        raise _ForTheLibraryError("kernels multiply stacks without scales of their own")
     if a.dtype in FLOAT8_DTYPES:
         left, right = _along_k(left, False), _along_k(right, True)
     batch, one = math.prod(lead), (1,) * len(lead)
@@ -382,7 +380,8 @@ def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, t
     layout = left.letter() + right.letter() + shared
     if layout not in builtin_now().operation("bmm").layouts:
         raise _ForTheLibraryError("kernels take two stacks of one shape, or a stack and a matrix, at a time")
-    return _key(request, "bmm", layout, batch=batch, m=m, n=n, k=k), (left, right, to)
+    key = _key(request, "bmm", layout, batch=batch, m=m, n=n, k=k)
+    return key, (left, right, *_further(request), to)
 
 
 def _whole(name: str, operand: Operand, kept: int) -> Placed:

@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, RESULTS, SCALE_BLOCK, Epilogue
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, MIXED, RESULTS, SCALE_BLOCK, Epilogue
 from tuner.errors import InputError
 from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
@@ -182,7 +182,7 @@ def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
     """Notes a product, with the words of its epilogue, for those who collect."""
     for collector in _COLLECTORS:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
-        dtype = str(a.dtype).removeprefix("torch.")
+        dtype = str(b.dtype if a.dtype == torch.float8_e5m2 else a.dtype).removeprefix("torch.")
         precision = precision if dtype == "float32" else ""
         batch, shared = math.prod(b.shape[:-2]) if b.ndim > 2 else 0, math.prod(a.shape[:-2])
         layout += "-a" if shared == 1 < batch else ""
@@ -408,7 +408,7 @@ def _addmm(bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Operands | None:
 def scaled_product(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype, bits: str
 ) -> Tensor:
-    """``a @ b`` of 8-bit numbers (e4m3) with their scales, as an operator of PyTorch; see `tuner.matmul`.
+    """``a @ b`` of 8-bit numbers (e4m3; one may be e5m2) with their scales, as an operator; see `tuner.matmul`.
 
     Args:
         a: Shape (M, K).
@@ -420,8 +420,9 @@ def scaled_product(
         bits: As of `tuner.matmul`.
     """
     to = str(dtype).removeprefix("torch.")
+    mixed = next((word for word, of in zip(MIXED, (a, b), strict=True) if of.dtype == torch.float8_e5m2), "")
     words = "" if bias is None else "bias-col", _RESULTS[to]
-    _collect(a, b, "", _scale(a, b, scale_a, scale_b), *words)
+    _collect(a, b, "", mixed, _scale(a, b, scale_a, scale_b), *words)
     how: dict[str, Any] = {"dtype": to, "bits": bits}
     result: Tensor = tuned_product(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, **how)
     return result
@@ -454,8 +455,10 @@ def _scaled_mm(
 
     Dynamo (2.13) keeps it from modes: compiled programs call `scaled_product`.
     """
-    fits = a.device.type in KERNELS_ON and a.dtype == b.dtype == torch.float8_e4m3fn and scale_result is None
-    fits = fits and not more and str(out_dtype).removeprefix("torch.") in _RESULTS
+    dtypes = {a.dtype, b.dtype}
+    fits = torch.float8_e4m3fn in dtypes and dtypes <= {torch.float8_e4m3fn, torch.float8_e5m2} and not more
+    fits = fits and a.device.type in KERNELS_ON and scale_result is None
+    fits = fits and str(out_dtype).removeprefix("torch.") in _RESULTS
     fits = (
         fits and scale_a.dtype == scale_b.dtype == torch.float32 and (bias is None or bias.dtype == out_dtype)
     )

@@ -152,7 +152,7 @@ def test_rows_of_groups_in_8_bits_are_multiplied_with_their_scales() -> None:
             a, b, ends, dtype="float32", **dict(zip(("scale_a", "scale_b"), given, strict=False))
         )
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
-    with pytest.raises(ValueError, match=r"behind \(4,\) for groups"):
+    with pytest.raises(ValueError, match=r"\(4,\) for stacks, got"):
         tuner.grouped(a, b, ends, scale_a=lines[0], scale_b=lines[1][0])
 
 

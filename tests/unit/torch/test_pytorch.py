@@ -217,8 +217,10 @@ def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
     lines = torch.rand(16, 1), torch.rand(1, 32)
     arguments = x, weight.t(), *lines, None, torch.bfloat16, ""
     torch.library.opcheck(torch.ops.tuner.scaled_product, arguments, test_utils="test_faketensor")
-    (product,) = tuned.prepare(Linear(), x, weight, *lines, plan=tmp_path / "step.toml")
-    assert product == (16, 32, 256, "float8_e4m3fn", "nt", "", "scale-line+to-float32", 0)
+    plan, other = tmp_path / "step.toml", x.to(torch.float8_e5m2)
+    for given, words in ((x, "scale-line+to-float32"), (other, "a-e5m2+scale-line+to-float32")):
+        (product,) = tuned.prepare(Linear(), given, weight, *lines, plan=plan)
+        assert product == (16, 32, 256, "float8_e4m3fn", "nt", "", words, 0)
     with tuned.use(), pytest.raises((RuntimeError, ValueError), match="scale"):
         Linear()(x, weight, torch.rand(3), torch.rand(5))
 
