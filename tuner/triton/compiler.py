@@ -115,9 +115,7 @@ def called(rendered: Rendered, problem: Problem) -> tuple[Any, dict[str, str], d
     try:
         constants = {name: known[name] for name in function.arg_names if name not in types}
     except KeyError as error:
-        raise CompileFailed(
-            f"{error} of {rendered.entry} is no tensor, scalar, constant or parameter"
-        ) from None
+        raise CompileFailed(f"{rendered.entry} takes {error}, and nothing gives it") from None
     return function, {name: types[name] for name in function.arg_names if name in types}, constants
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch, Step, Workspace
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
-from tuner.devices.cpu.language import python_syntax
-from tuner.devices.protocol import Arrays, Compiler, Language, Run
+from tuner.devices.cpu.language import NumbaLanguage
+from tuner.devices.protocol import Arrays, Compiler, Run
 from tuner.extras import load
 
 #: Options of Triton's compiler that a config may set, beside the arguments that are constants.
@@ -32,7 +29,7 @@ def version() -> str:
         return ""
 
 
-class TritonLanguage(Language):
+class TritonLanguage(NumbaLanguage):
     """Kernels as ``.triton.py`` files: functions under ``triton.jit``, compiled by Triton.
 
     Parameters are arguments that are ``tl.constexpr``, or Triton's options ``num_warps``, ``num_stages``,
@@ -48,16 +45,7 @@ class TritonLanguage(Language):
 
     def measured_text(self, text: str) -> str:
         """Triton's version, and the syntax tree without docstrings."""
-        try:
-            return f"Triton {version()}\n{python_syntax(text)}"
-        except (SyntaxError, ValueError):
-            return text
-
-    def rendered(self, kernel: Kernel, constants: Mapping[str, Any], config: Config, finishing: str) -> str:
-        """Assignments, then the source."""
-        return "\n".join(
-            [*(f"{name} = {value!r}" for name, value in {**constants, **config}.items()), "", kernel.text]
-        )
+        return f"Triton {version()}\n{super().measured_text(text)}"
 
     def compiler(self) -> Compiler:
         """Triton's, with the cache of cubins; its interpreter under ``TRITON_INTERPRET=1``."""

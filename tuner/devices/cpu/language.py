@@ -13,16 +13,8 @@ from tuner.devices.protocol import Arrays, Compiler, Language, Run
 from tuner.extras import load
 
 
-def python_syntax(text: str) -> str:
-    """Returns the syntax tree of a Python source without docstrings, equal in all supported Python versions.
-
-    Raises:
-        SyntaxError: The text is not Python.
-    """
-    return _syntax_of(ast.parse(text))
-
-
 def _syntax_of(node: Any) -> str:
+    """A syntax tree without docstrings, equal in all supported Python versions."""
     if isinstance(node, list):
         return f"[{' '.join(map(_syntax_of, node))}]"
     if not isinstance(node, ast.AST):
@@ -54,7 +46,7 @@ class NumbaLanguage(Language):
     def measured_text(self, text: str) -> str:
         """Its syntax tree without docstrings."""
         try:
-            return python_syntax(text)
+            return _syntax_of(ast.parse(text))
         except (SyntaxError, ValueError):
             return text
 
