@@ -537,7 +537,7 @@ def _timed(
     """Has all boards time sentinels at once, each by its own worker; see `tuner.night.sentinels.Boards`."""
     problems = max(map(len, wanted.values()), default=0)
     limit_s = SLACK * sum(
-        one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s for one in passes
+        one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.budget_s for one in passes
     )
     for place in [place for place in runner.free() if place.name in wanted]:
         runner.time_sentinels(place, orders.SentinelOrder.of(wanted[place.name], passes, limit_s))

@@ -199,7 +199,7 @@ class SurveyPolicy(TrialPolicy):
     def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
         """The next problem's; on a CPU, whose cores are what is timed, once nothing is."""
         pool = self._session.pool
-        if self._under_way >= self._ahead or (self._session.shares_cores and self._session.worker.busy):
+        if self._under_way >= self._ahead or (self._session.shares_cores and self._session.worker.channel.busy):
             return ()
         for number, problem in self._left:
             # Configs that may be new: one at least, however many wait for compile workers.

@@ -251,9 +251,7 @@ class ProblemNight:
         """True if the champion is slower than another, by more than a share, in all passes."""
         shifts = [night.shift(CHAMPION, other) for night in self.passes]
         return all(
-            shift is not None
-            and shift.verdict(night.bound) == "slower"
-            and shift.log_ratio >= math.log1p(beyond)
+            shift is not None and shift.verdict() == "slower" and shift.log_ratio >= math.log1p(beyond)
             for night, shift in zip(self.passes, shifts, strict=True)
         )
 

@@ -135,7 +135,7 @@ def sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
     for other in (BEFORE, LIBRARY):
         shift = sentinel.shift(CHAMPION, other)
         if shift is not None:
-            speedup, verdict = math.exp(-shift.log_ratio), shift.verdict(sentinel.bound)
+            speedup, verdict = math.exp(-shift.log_ratio), shift.verdict()
             data[f"against_{other}"] = {"speedup": speedup, "verdict": verdict}
     return data
 

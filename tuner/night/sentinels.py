@@ -17,7 +17,7 @@ from tuner.night.plan import PlanItem
 from tuner.night.stored import Player, Sentinel, joined_of, savings
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
 from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
 from tuner.study.session import Session, check_fits
@@ -99,13 +99,13 @@ class Pass:
     Attributes:
         night: Id of the night.
         process: 1 for the night's own pass, 2 and on for its repeats, 0 for new champions.
-        terms: When a sentinel stops; the processes share the budget.
+        budget_s: Wall time of a sentinel's rounds, in seconds; the processes share it.
         processes: Fresh processes that each sentinel's rounds come from.
     """
 
     night: str
     process: int
-    terms: Terms
+    budget_s: float
     processes: int = PROCESSES
 
     def over(self, board: DetectedDevice, code: Code, watched: Sequence[Watched]) -> list[Sentinel]:
@@ -150,14 +150,13 @@ class Pass:
             try:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
                 worker.prepare(Session.named(watched.problem), watched.regime)
-                terms = replace(self.terms, budget_s=self.terms.budget_s / self.processes)
-                turns = worker.sentinel(compiled, terms)
+                turns = worker.sentinel(compiled, self.budget_s / self.processes)
             except InputError as error:
                 wrong[champion] = str(error)
         turns = replace(turns, wrong={**wrong, **turns.wrong})
         return Sentinel(
             ProblemKey.of(watched.problem), worker.info, watched.regime, self.night, self.process,
-            tuple(_players(watched, compiled, turns)), self.terms.bound, turns.circumstances,
+            tuple(_players(watched, compiled, turns)), turns.circumstances,
             machine.load(), dict(worker.versions), time.monotonic() - begun_s,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results import codec
 from tuner.results.record import Id, ProblemKey, checked_id, new_id, utc_now
-from tuner.results.sentinel import BOUND, CHAMPION, Shift, shift
+from tuner.results.sentinel import CHAMPION, Shift, shift
 from tuner.store import rows, tables, watched
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class Sentinel:
         night: Id of the night.
         process: 1 for the night's own pass, 2 and on for its repeats, 0 if it confirms a new champion.
         players: The participants that were asked for.
-        bound: Differences below this share are of no interest.
         circumstances: ``sm_clock_hz``, ``temperature_c``, ``power_w``, ``throttle_reasons``: one value for each
             block.
         seen: What other processes did meanwhile; see `tuner.devices.machine_load`.
@@ -84,7 +83,6 @@ class Sentinel:
     night: str
     process: int
     players: tuple[Player, ...]
-    bound: float = BOUND
     circumstances: Mapping[str, Sequence[float]] = field(default_factory=dict)
     seen: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -102,9 +100,9 @@ class Sentinel:
         return shift(this.rounds_s, other.rounds_s) if this and other else None
 
     def verdict(self, to: str) -> str:
-        """How the champion compares with another at the bound; empty unless both were timed."""
+        """How the champion compares with another; empty unless both were timed."""
         shifted = self.shift(CHAMPION, to)
-        return shifted.verdict(self.bound) if shifted else ""
+        return shifted.verdict() if shifted else ""
 
     def circumstance(self, name: str) -> float | None:
         """Median over the blocks; None if it was not read."""
@@ -202,8 +200,7 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[sa.Row[Any
     of = tables.nights.c
     named = rows.fits(tables.nights, night=checked_id(night) if night else None)
     wanted = sa.select(*of).where(*named).order_by(of.at.desc(), of.number.desc()).limit(limit)
-    with store.reading() as connection:
-        return [row for row in reversed(connection.execute(wanted).all()) if row.data is not None]
+    return [row for row in reversed(store.rows(wanted)) if row.data is not None]
 
 
 def savings(store: Reader, device: DeviceInfo) -> dict[ProblemKey, float]:

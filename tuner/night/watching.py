@@ -19,7 +19,7 @@ from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, Pass, Watched, 
 from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import new_id, utc_now
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
 from tuner.results.verdict import Act
 from tuner.store import Store
 from tuner.study import crowns
@@ -176,7 +176,7 @@ class NightWatch:
         return timed
 
     def _pass(self, process: int, processes: int = PROCESSES) -> Pass:
-        return Pass(self.night, process, Terms(self.plan.watch.seconds), processes)
+        return Pass(self.night, process, self.plan.watch.seconds, processes)
 
     def _judge(self, boards: Sequence[Sequence[ProblemNight]]) -> None:
         """Notes what all boards of a model came to; champions that won are confirmed."""

@@ -47,17 +47,14 @@ class Shift:
         """Upper end of the interval."""
         return self.log_ratio + self.half_width
 
-    def verdict(self, bound: float = BOUND) -> str:
+    def verdict(self) -> str:
         """How the two compare.
 
-        Args:
-            bound: Differences below this share are of no interest.
-
         Returns:
-            ``same`` if the whole interval is within the bound; ``slower`` or ``faster`` if it leaves out 0 and
-            its middle is beyond the bound; else ``unknown``.
+            ``same`` if the whole interval is within `BOUND`; ``slower`` or ``faster`` if it leaves out 0 and
+            its middle is beyond it; else ``unknown``.
         """
-        limit = math.log1p(bound)
+        limit = math.log1p(BOUND)
         if -limit < self.low and self.high < limit:
             return SAME
         if abs(self.log_ratio) >= limit and self.half_width < abs(self.log_ratio):
@@ -122,35 +119,19 @@ def _sequence_factor(blocks: int) -> float:
 CHAMPION, BEFORE, LIBRARY = "champion", "before", "library"
 
 
-@dataclass(frozen=True)
-class Terms:
-    """How long a sentinel goes on.
-
-    Attributes:
-        budget_s: Wall time of its rounds, in seconds.
-        bound: Differences below this share are of no interest.
-        full: True to use the whole budget, whatever is known before.
-    """
-
-    budget_s: float = 1.0
-    bound: float = BOUND
-    full: bool = False
-
-
-def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:
+def decided(rounds_s: Mapping[str, Sequence[float]]) -> bool:
     """True if the champion's ratio to each other is known well enough.
 
-    It has a verdict at the bound, and its interval is no wider than the bound, so that nights can be compared.
+    It has a verdict, and its interval is no wider than `BOUND`, so that nights can be compared.
 
     Args:
         rounds_s: Name of a participant -> two times for each block.
-        bound: Differences below this share are of no interest.
     """
     champion = rounds_s.get(CHAMPION) or next(iter(rounds_s.values()))
     for other in rounds_s.values():
         if other is champion:
             continue
         shifted = shift(champion, other)
-        if shifted.half_width > bound / 2 or shifted.verdict(bound) == UNKNOWN:
+        if shifted.half_width > BOUND / 2 or shifted.verdict() == UNKNOWN:
             return False
     return True

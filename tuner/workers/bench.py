@@ -33,7 +33,7 @@ from tuner.results.measurement import (
     memory_reason,
 )
 from tuner.results.objectives import ErrorLimit
-from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
+from tuner.results.sentinel import CHAMPION, LIBRARY, decided
 from tuner.workers import sampling
 from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits, class_of_rows
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
@@ -536,12 +536,12 @@ class Bench:
             return self._failed(refused, player)
         return player.measurement(Outcome.MEASURED, "", samples_s, self._circumstances(player))
 
-    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], terms: Terms) -> Turns:
+    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], budget_s: float) -> Turns:
         """Verifies participants and library, and times them in turns until enough is known or time is up.
 
         Args:
             compiled_configs: The configs by name.
-            terms: When to stop.
+            budget_s: Wall time of the rounds, in seconds.
         """
         players, lost = self._admitted(compiled_configs)
         turns = Turns(wrong={name: measurement.reason for name, measurement in lost.items()})
@@ -556,16 +556,16 @@ class Bench:
             for name in READ:
                 if name in readings:
                     turns.circumstances.setdefault(name, []).append(readings[name])
-            return not terms.full and decided(dict(zip(players, times_s, strict=True)), terms.bound)
+            return decided(dict(zip(players, times_s, strict=True)))
 
         try:
             turns.bits = class_of_bits(self.device, self.workload, players[CHAMPION].run)
-            warm_s = time.monotonic() + min(WARM_UP * terms.budget_s, WARM_UP_LIMIT_S)
+            warm_s = time.monotonic() + min(WARM_UP * budget_s, WARM_UP_LIMIT_S)
             while time.monotonic() < warm_s:
                 for player in players.values():
                     self.device.samples_s(player.run, 1, self.regime)
             takers = [player.take_s for player in players.values()]
-            times_s = sampling.interleave(takers, terms.budget_s, is_enough, *SENTINEL_BLOCKS)
+            times_s = sampling.interleave(takers, budget_s, is_enough, *SENTINEL_BLOCKS)
             for (name, player), rounds_s in zip(players.items(), times_s, strict=True):
                 player.finish()
                 if player.wrong and name != LIBRARY:

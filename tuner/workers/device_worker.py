@@ -16,7 +16,6 @@ from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble, NothingFound
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig, ShapeCase, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.process import Worker, WorkerFailed, call_of, result_of
@@ -99,16 +98,6 @@ class DeviceWorker:
     def _start(self) -> Worker:
         return Worker("device", self._found.opening, dict(self._found.environment))
 
-    @property
-    def opening(self) -> str:
-        """The spec for this device's compile workers; see `tuner.devices.detect.DetectedDevice.opening`."""
-        return self._found.opening
-
-    @property
-    def busy(self) -> bool:
-        """True while a config is being measured."""
-        return self.channel.busy
-
     def trusted(self, message: dict[str, Any], limit_s: float = LONG_LIMIT_S) -> dict[str, Any]:
         """Sends a request that no config can spoil; if it fails, the device is in trouble or had no time."""
         self._settle()
@@ -146,9 +135,9 @@ class DeviceWorker:
             NothingFound: It takes longer.
         """
         self._prepared = {
-            "do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy,
-            "error_limit": error_limit, "references": 2, "screen_s": screen_s,
-            "may_vary": may_vary,
+            "do": "prepare", "problem": dict(problem), "regime": regime, "references": 2,
+            "error_limit": error_limit,
+            "how": {"energy": energy, "screen_s": screen_s, "may_vary": may_vary},
         }  # fmt: skip
         self.trusted(self._prepared, limit_s)
 
@@ -302,10 +291,13 @@ class DeviceWorker:
             return f"its runs took {took_s:.3g} s in all, and only {answer['clock_s']:.3g} s passed"
         return trouble
 
-    def _called(self, method: Callable[..., T], limit_s: float, **arguments: Any) -> T:
-        """What a method of the bench returns; see `_collected`."""
-        self._request(call_of(method, **arguments), limit_s)
-        return result_of(method, self._collected())
+    def _called(self, method: Callable[..., T], limit_s: float, lost: Callable[[str], T], **how: Any) -> T:
+        """What a method of the bench returns, or stands for it where the worker failed; see `_collected`."""
+        try:
+            self._request(call_of(method, **how), limit_s)
+            return result_of(method, self._collected())
+        except WorkerFailed as failure:
+            return lost(str(failure))
 
     def verify(self, compiled_config: CompiledConfig, cases: Sequence[ShapeCase]) -> str:
         """Checks a compiled config at other shapes.
@@ -314,18 +306,12 @@ class DeviceWorker:
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         limit_s = LIMIT_FLOOR_S * (1 + len(cases))
-        try:
-            return self._called(Bench.verify, limit_s, compiled_config=compiled_config, cases=cases)
-        except WorkerFailed as failure:
-            return str(failure)
+        return self._called(Bench.verify, limit_s, str, compiled_config=compiled_config, cases=cases)
 
     def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
         """See `tuner.workers.bench.Bench.class_of_rows`; a worker that crashed or hung has been replaced."""
         how = {"compiled_config": compiled_config, "case": case, "dim": dim, "count": count}
-        try:
-            return self._called(Bench.class_of_rows, LONG_LIMIT_S, **how)
-        except WorkerFailed:
-            return ""
+        return self._called(Bench.class_of_rows, LONG_LIMIT_S, lambda why: "", **how)
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -378,12 +364,12 @@ class DeviceWorker:
             return next(reasons, "the device was left unwell")
         return measurements
 
-    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], terms: Terms) -> Turns:
+    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], budget_s: float) -> Turns:
         """Times configs and the library in turns, after `prepare`.
 
         Args:
             compiled_configs: The configs by name, the champion first.
-            terms: When to stop.
+            budget_s: Wall time of the rounds, in seconds.
 
         Returns:
             The rounds. A worker that crashed or hung has been replaced; the champion is then ``wrong``.
@@ -391,11 +377,10 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        limit_s = LIMIT_FLOOR_S * (1 + len(compiled_configs)) + terms.budget_s
-        try:
-            return self._called(Bench.sentinel, limit_s, compiled_configs=compiled_configs, terms=terms)
-        except WorkerFailed as failure:
-            return Turns(wrong={next(iter(compiled_configs)): str(failure)})
+        limit_s = LIMIT_FLOOR_S * (1 + len(compiled_configs)) + budget_s
+        how = {"compiled_configs": compiled_configs, "budget_s": budget_s}
+        champion = next(iter(compiled_configs))
+        return self._called(Bench.sentinel, limit_s, lambda why: Turns(wrong={champion: why}), **how)
 
     def transfers_s(self) -> Mapping[str, float]:
         """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
@@ -442,7 +427,7 @@ class Crew:
                     self.devices.append(DeviceWorker(device))
                 size = workers_for(len(os.sched_getaffinity(0)), len(self.devices))
                 size = min(size, self._most) if self._most else size
-                self._pool = CompilePool(self.devices[0].opening, size)
+                self._pool = CompilePool(self.found[0].opening, size)
             for worker in self.devices:
                 worker.open()
         except BaseException:

@@ -101,7 +101,7 @@ class DeviceHandlers:
         """Makes a problem's arrays.
 
         ``references`` is the number of draws of the inputs that get a reference now: for a survey one, or none
-        if the library alone is to be timed.
+        if the library alone is to be timed. ``how`` has further arguments of `Bench`.
         """
         problem, seed = problem_from(message["problem"]), fresh_seed()
         # The arrays of the problem before go first: both need not fit.
@@ -111,9 +111,7 @@ class DeviceHandlers:
         if message["references"] > 1:
             workload.draw_anew()
             self._device.synchronize()
-        self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
-        self._bench.screen_s = message.get("screen_s", self._bench.screen_s)
-        self._bench.may_vary = message.get("may_vary", False)
+        self._bench = Bench(self._device, workload, message["regime"], **message.get("how", {}))
         if message.get("error_limit") is not None:
             self._bench.limit_error(message["error_limit"])
         return {"unwell": self._bench.unwell}

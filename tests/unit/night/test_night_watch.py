@@ -25,7 +25,7 @@ from tuner.night.stored import Player, Sentinel
 from tuner.night.watching import go_back
 from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.record import ProblemKey, Role, new_id
-from tuner.results.sentinel import BEFORE, CHAMPION, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION
 from tuner.results.verdict import Act
 from tuner.store import Store
 from tuner.study import crowns
@@ -94,7 +94,7 @@ def past(store: Store, nights: int = 8) -> None:
     # Equal boards with equal contenders were timed by an earlier test.
     which = Path("device.json").read_text(), tuple(str(each.config) for each in what.contenders)
     if which not in TIMED:
-        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(found, {}, [what])[0]
+        TIMED[which] = Pass(new_id(), 1, 0.1, processes=1).over(found, {}, [what])[0]
     timed = TIMED[which]
     random = np.random.default_rng(1)
     for night in range(1, nights + 1):

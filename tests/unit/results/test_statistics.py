@@ -51,13 +51,13 @@ def turns(ratio: float, blocks: int, sigma: float = 0.003, seed: int = 1) -> tup
     ("ratio", "verdict"), [(1.0, "same"), (1.004, "same"), (1.03, "slower"), (0.97, "faster")]
 )
 def test_a_verdict_at_one_percent(ratio: float, verdict: str) -> None:
-    assert shift(*turns(ratio, 40)).verdict(0.01) == verdict
+    assert shift(*turns(ratio, 40)).verdict() == verdict
 
 
 def test_few_or_noisy_blocks_tell_nothing() -> None:
-    assert shift(*turns(1.05, LEAST_BLOCKS - 1)).verdict(0.01) == "unknown"
-    assert shift(*turns(1.0, 10, sigma=0.05)).verdict(0.01) == "unknown"
-    assert shift([], []).verdict(0.01) == "unknown"
+    assert shift(*turns(1.05, LEAST_BLOCKS - 1)).verdict() == "unknown"
+    assert shift(*turns(1.0, 10, sigma=0.05)).verdict() == "unknown"
+    assert shift([], []).verdict() == "unknown"
 
 
 def test_a_drift_falls_out_of_mirrored_turns() -> None:
@@ -81,5 +81,5 @@ def test_it_goes_on_until_every_pair_is_known() -> None:
     champion, library = turns(1.3, 40)
     before = [each * 1.0001 for each in champion]
     noisy = turns(1.0, 40, sigma=0.2)[0]
-    assert decided({CHAMPION: champion, BEFORE: before, LIBRARY: library}, 0.01)
-    assert not decided({CHAMPION: champion, BEFORE: noisy, LIBRARY: library}, 0.01)
+    assert decided({CHAMPION: champion, BEFORE: before, LIBRARY: library})
+    assert not decided({CHAMPION: champion, BEFORE: noisy, LIBRARY: library})

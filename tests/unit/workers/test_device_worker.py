@@ -60,7 +60,7 @@ def compiled_config(tmp_path: Path, config: dict[str, Any]) -> CompiledConfig:
 
 def measured(worker: DeviceWorker, compiled_config: CompiledConfig) -> Measurement:
     worker.begin(compiled_config, None)
-    assert worker.busy
+    assert worker.channel.busy
     while not worker.arrived():
         time.sleep(0.01)
     return worker.finish()
