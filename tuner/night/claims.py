@@ -74,8 +74,7 @@ class Claims:
         wanted = sa.select(*claims.c).order_by(claims.c.number)
         if night is not None:
             wanted = wanted.where(claims.c.night == night)
-        with self._store.reading() as connection:
-            return connection.execute(wanted).all()
+        return self._store.rows(wanted)
 
     @contextlib.contextmanager
     def coordinating(self) -> Iterator[Callable[[], None]]:

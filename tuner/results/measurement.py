@@ -144,6 +144,13 @@ class Outcome(enum.StrEnum):
         return self not in (Outcome.MEASURED, Outcome.PRUNED)
 
 
+def totals(outcomes: Mapping[str, int]) -> dict[str, int]:
+    """``total``, ``measured`` and ``failed`` trials, then each outcome's count."""
+    failed = sum(count for name, count in outcomes.items() if Outcome(name).failed)
+    measured = outcomes.get(Outcome.MEASURED.value, 0)
+    return {"total": sum(outcomes.values()), "measured": measured, "failed": failed, **outcomes}
+
+
 @dataclass(frozen=True)
 class Error:
     """Distance of an output from its float64 reference.

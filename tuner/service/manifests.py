@@ -19,12 +19,6 @@ from tuner.store.reading import Reader
 Manifest = sa.Row[Any]
 
 
-def positions(store: Reader) -> dict[str, int]:
-    """The number of the last row of each table that answers rest on; a quick query."""
-    with store.reading() as connection:
-        return rows.positions(connection)
-
-
 def take(store: Store, code: str) -> Manifest:
     """The snapshot of what is there now: the last one if nothing has changed since, else a new one.
 
@@ -50,8 +44,7 @@ def take(store: Store, code: str) -> Manifest:
 def manifest(store: Reader, number: int) -> Manifest | None:
     """A snapshot by its number; None if there is none."""
     of = tables.snapshots
-    with store.reading() as connection:
-        return connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
+    return next(iter(store.rows(sa.select(of).where(of.c.number == number))), None)
 
 
 def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey] | None:

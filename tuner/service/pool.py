@@ -155,10 +155,8 @@ def disallow(store: Store, path: Path) -> None:
 def allowed_json(store: Reader) -> list[dict[str, Any]]:
     """What is allowed on this machine, by path."""
     here = sa.select(tables.allowed_files).filter_by(node=node()).order_by(tables.allowed_files.c.path)
-    with store.reading() as connection:
-        rows = connection.execute(here).all()
     names = ("digest", "covers", "allowed_at")
-    return [{"file": row.path, **{name: getattr(row, name) for name in names}} for row in rows]
+    return [{"file": row.path, **{name: getattr(row, name) for name in names}} for row in store.rows(here)]
 
 
 def check_allowed(store: Reader, path: str) -> None:

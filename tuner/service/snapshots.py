@@ -266,7 +266,7 @@ class SnapshotCache:
         begun_s, before = time.monotonic(), self.present
         if begun_s < self._rest_until_s:
             return
-        now = manifests.positions(self._store), code()
+        now = self._store.positions(), code()
         self.looked_s = time.monotonic()
         if now == (before.manifest.positions, before.manifest.code):
             return

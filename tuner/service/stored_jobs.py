@@ -58,13 +58,13 @@ def job(store: Reader, job_id: str) -> JobRow | None:
     Raises:
         InputError: It is not a UUID.
     """
-    return next(iter(_rows(store, sa.select(tables.jobs).where(_OF.id == checked_id(job_id)))), None)
+    return next(iter(store.rows(sa.select(tables.jobs).where(_OF.id == checked_id(job_id)))), None)
 
 
 def unfinished(store: Reader, node: str) -> Sequence[JobRow]:
     """The jobs of a node that have not ended, in the order submitted."""
     here = sa.select(tables.jobs).where(_OF.state.in_(UNFINISHED), _OF.node == node)
-    return _rows(store, here.order_by(_OF.number))
+    return store.rows(here.order_by(_OF.number))
 
 
 def latest(
@@ -82,24 +82,19 @@ def latest(
     wanted = sa.select(tables.jobs).where(_OF.state.in_(states or STATES))
     wanted = wanted.where(_OF.number < before) if before else wanted
     wanted = wanted.where(_OF.submitter == submitter) if submitter else wanted
-    return _rows(store, wanted.order_by(_OF.number.desc()).limit(limit))
+    return store.rows(wanted.order_by(_OF.number.desc()).limit(limit))
 
 
 def counts(store: Reader) -> dict[str, int]:
     """State -> number of jobs."""
     counted = sa.select(_OF.state, sa.func.count()).group_by(_OF.state)
-    return dict.fromkeys(STATES, 0) | dict(map(tuple, _rows(store, counted)))
+    return dict.fromkeys(STATES, 0) | dict(map(tuple, store.rows(counted)))
 
 
 def last_starts(store: Reader, node: str) -> dict[str, str]:
     """Submitter -> when a job of theirs was last started on a node."""
     started = sa.select(_OF.submitter, sa.func.max(_OF.started_at)).where(_OF.node == node)
-    return dict(map(tuple, _rows(store, started.group_by(_OF.submitter))))
-
-
-def _rows(store: Reader, wanted: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-    with store.reading() as connection:
-        return connection.execute(wanted).all()
+    return dict(map(tuple, store.rows(started.group_by(_OF.submitter))))
 
 
 def change(store: Store, job_id: str, among: Collection[str], state: str, why: str, **columns: Any) -> bool:
@@ -137,7 +132,7 @@ def events(store: Reader, job: JobRow, after: int = 0) -> Sequence[sa.Row[Any]]:
     """The changes of a job's state after one of them, in order: ``number``, ``kind``, ``said`` and ``at``."""
     of = tables.job_events.c
     later = sa.select(tables.job_events).where(of.job == job.number, of.number > after)
-    return _rows(store, later.order_by(of.number))
+    return store.rows(later.order_by(of.number))
 
 
 def _add_event(connection: sa.Connection, number: int, kind: str, why: str) -> None:

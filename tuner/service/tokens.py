@@ -80,8 +80,7 @@ def digest_of(secret: str) -> str:
 
 def tokens(store: Reader) -> Sequence[sa.Row[Any]]:
     """The rows of all tokens, in the order made, revoked and expired ones included."""
-    with store.reading() as connection:
-        return connection.execute(sa.select(tables.tokens).order_by(_OF.number)).all()
+    return store.rows(sa.select(tables.tokens).order_by(_OF.number))
 
 
 def is_valid(token: Any) -> bool:

@@ -281,7 +281,6 @@ def _read(store: Store, table: sa.Table, numbers: Sequence[int]) -> list[sa.Row[
     )
     wanted = sa.select(*columns).where(table.c.number.in_(numbers)).order_by(table.c.number)
     try:
-        with store.reading() as connection:
-            return list(connection.execute(wanted))
+        return list(store.rows(wanted))
     except StoreTrouble:
         return [None] if len(numbers) == 1 else [row for one in numbers for row in _read(store, table, [one])]

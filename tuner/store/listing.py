@@ -98,8 +98,7 @@ def stream(
     if wanted is not None:
         page = page.where(*wanted.conditions(table))
     while True:
-        with store.reading() as connection:
-            batch = connection.execute(page.where(table.c.id > last) if last else page).all()
+        batch = store.rows(page.where(table.c.id > last) if last else page)
         yield from (row.data for row in batch)
         if len(batch) < size:
             return
@@ -138,8 +137,7 @@ def latest(
         fits += [column.in_(chosen)] if chosen else []
     fits += [of.number < before] if before else []
     page = sa.select(of.number, of.data).where(*fits).order_by(of.number.desc()).limit(limit)
-    with store.reading() as connection:
-        return [(row.number, row.data) for row in connection.execute(page)]
+    return [(row.number, row.data) for row in store.rows(page)]
 
 
 def trials(
@@ -164,13 +162,15 @@ def tallies(store: Reader) -> list[dict[str, Any]]:
     of, stands = tables.records.c, rows.stands()
     is_trial = of.role == Role.TRIAL.value
     failed = of.outcome.in_([outcome.value for outcome in Outcome if outcome.failed])
-    counted = _by_operation_and_device(
-        tables.records,
+    counted = _by_place(
+        tables.records.join(tables.problems), tables.problems.c.operation,
         problems=sa.func.count(of.problem.distinct()), trials=_sum(is_trial, stands),
         failed=_sum(is_trial, stands, failed), finals=_sum(~is_trial, stands),
         first=sa.func.min(of.measured_at), last=sa.func.max(of.measured_at), retracted=_sum(~stands),
     )  # fmt: skip
-    crowned = _by_operation_and_device(tables.champions, champions=_sum(rows.reigns()))
+    crowned = _by_place(
+        tables.champions.join(tables.problems), tables.problems.c.operation, champions=_sum(rows.reigns())
+    )
     with store.reading() as connection:
         champions = {(row.operation, row.device): row.champions for row in connection.execute(crowned)}
         return [
@@ -179,15 +179,11 @@ def tallies(store: Reader) -> list[dict[str, Any]]:
         ]
 
 
-def _by_operation_and_device(table: sa.Table, **columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    place = tables.problems.c.operation, tables.devices.c.name.label("device")
-    return (
-        sa.select(*place, *(column.label(name) for name, column in columns.items()))
-        .join_from(table, tables.problems)
-        .join(tables.devices, table.c.device == tables.devices.c.number)
-        .group_by(*place)
-        .order_by(*place)
-    )
+def _by_place(of: Any, operation: Any, *more: Any, **figures: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Figures of rows by operation, device and more."""
+    place = operation, tables.devices.c.name.label("device"), *more
+    wanted = sa.select(*place, *(figure.label(name) for name, figure in figures.items()))
+    return wanted.select_from(of.join(tables.devices)).group_by(*place).order_by(*place)
 
 
 def _sum(*conditions: Any) -> Any:
@@ -197,21 +193,12 @@ def _sum(*conditions: Any) -> Any:
 def survey_tallies(store: Reader) -> list[dict[str, Any]]:
     """How much was surveyed and not taken back, by operation, device and regime; failures count as timings."""
     of = tables.surveys.c
-    place = of.operation, tables.devices.c.name.label("device"), of.regime
-    counts = {
-        "timings": sa.func.sum(of.timings), "first": sa.func.min(of.measured_at),
-        "last": sa.func.max(of.measured_at),
-        "stored_bytes": sa.func.sum(sa.func.length(of.data, type_=sa.Integer)),
-    }  # fmt: skip
-    wanted = (
-        sa.select(*place, *(column.label(name) for name, column in counts.items()))
-        .join_from(tables.surveys, tables.devices)
-        .where(rows.stands(tables.surveys))
-        .group_by(*place)
-        .order_by(*place)
-    )
-    with store.reading() as connection:
-        return [dict(row._mapping) for row in connection.execute(wanted)]
+    wanted = _by_place(
+        tables.surveys, of.operation, of.regime,
+        timings=sa.func.sum(of.timings), first=sa.func.min(of.measured_at), last=sa.func.max(of.measured_at),
+        stored_bytes=sa.func.sum(sa.func.length(of.data, type_=sa.Integer)),
+    )  # fmt: skip
+    return [dict(row._mapping) for row in store.rows(wanted.where(rows.stands(tables.surveys)))]
 
 
 class MeasuredProblem(NamedTuple):

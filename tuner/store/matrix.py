@@ -61,9 +61,7 @@ class Crowned(NamedTuple):
 
 def stamp(store: Reader) -> tuple[int, ...]:
     """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
-    with store.reading() as connection:
-        last = rows.positions(connection)
-    return tuple(number for name, number in last.items() if name != tables.surveys.name)
+    return tuple(number for name, number in store.positions().items() if name != tables.surveys.name)
 
 
 def fastest(store: Reader, query: Subject, rows_at_most: int) -> list[list[ConfigTime]]:

@@ -90,11 +90,7 @@ def _published(store: Store, champion: Champion) -> Published:
     if baseline is not None and len(baseline.measurement.samples_s) == len(measurement.samples_s) > 0:
         paired = compare(measurement.samples_s, baseline.measurement.samples_s)
         low, high = paired.low, paired.high
-    beside = [
-        other
-        for other in store.records(problem=record.problem, device=record.device.name)
-        if (other.regime, other.device.kind) == (record.regime, record.device.kind)
-    ]
+    beside = store.records(problem=record.problem, device=record.device, regime=record.regime)
     return Published(champion, low, high, tuple(_runners_up(record, beside)))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Outcome, totals
 from tuner.results.record import Champion, ProblemKey, Record, Role, checked_id
 from tuner.results.survey import SurveyPart
 from tuner.results.verdict import Act, Crown, rules_of
@@ -142,8 +142,7 @@ class Reader:
 
     def problems(self) -> set[ProblemKey]:
         """Every problem of which anything was ever stored, on whatever device."""
-        with self.reading() as connection:
-            return set(map(rows.problem_of, connection.execute(sa.select(tables.problems))))
+        return set(map(rows.problem_of, self.rows(sa.select(tables.problems))))
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
@@ -152,12 +151,13 @@ class Reader:
 
     def records(
         self, *, study: str | None = None, session: str | None = None, problem: ProblemKey | None = None,
-        device: DeviceInfo | str | None = None, role: Role | None = None,
+        device: DeviceInfo | str | None = None, role: Role | None = None, regime: str | None = None,
     ) -> list[Record]:  # fmt: skip
         """Returns records that match all arguments and were not retracted, in order of measurement."""
         of = tables.records.c
-        named = {"study": study, "session": session, "problem": problem, "device": device, "role": role}
-        wanted = sa.select(of.data).where(rows.stands(), *rows.fits(tables.records, **named))
+        named = {"study": study, "session": session, "problem": problem, "device": device}
+        fitting = rows.fits(tables.records, **named, role=role, regime=regime)
+        wanted = sa.select(of.data).where(rows.stands(), *fitting)
         return self.read(wanted.order_by(of.measured_at, of.id))
 
     def best_record(
@@ -183,16 +183,13 @@ class Reader:
         return next(iter(self.read(fastest.order_by(of.time_s, of.measured_at, of.id).limit(1))), None)
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
-        """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""
+        """Counts trials, as `tuner.results.measurement.totals` does."""
         of = tables.records.c
         trials = rows.fits(tables.records, problem=problem, device=device, regime=regime, role=Role.TRIAL)
         wanted = sa.select(of.outcome, sa.func.count()).where(*trials, rows.stands())
         with self.reading() as connection:
             counted = connection.execute(wanted.group_by(of.outcome).order_by(of.outcome))
-            by_outcome = {str(outcome): int(count) for outcome, count in counted}
-            failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
-        measured = by_outcome.get(Outcome.MEASURED.value, 0)
-        return {"total": sum(by_outcome.values()), "measured": measured, "failed": failed, **by_outcome}
+            return totals({str(outcome): int(count) for outcome, count in counted})
 
     def champion(
         self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None, *,
@@ -258,8 +255,7 @@ class Reader:
         surveyed = sa.select(survey.number).where(survey.device == device.number, rows.stands(tables.surveys))
         used = sa.select(device.info).where(sa.or_(known.exists(), surveyed.exists()))
         ordered = used.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
-        with self.reading() as connection:
-            known_devices = [rows.device_of(info) for (info,) in connection.execute(ordered)]
+        known_devices = map(rows.device_of, self.read(ordered))
         last = {(device.kind, device.name, device.uuid): device for device in known_devices}
         return [last[key] for key in sorted(last)]
 
@@ -278,6 +274,16 @@ class Reader:
         named = {"operation": operation, "device": device, "regime": regime, "study": study}
         wanted = sa.select(of.data).where(*rows.fits(tables.surveys, **named), rows.stands(tables.surveys))
         return self.read(wanted.order_by(of.measured_at, of.id))
+
+    def positions(self) -> dict[str, int]:
+        """The number of the last row of each table that answers rest on; a quick query."""
+        with self.reading() as connection:
+            return rows.positions(connection)
+
+    def rows(self, wanted: sa.Executable) -> Sequence[sa.Row[Any]]:
+        """Returns some rows."""
+        with self.reading() as connection:
+            return connection.execute(wanted).all()
 
     def read(self, wanted: sa.Executable) -> list[Any]:
         """Returns what the selected column of some rows holds."""

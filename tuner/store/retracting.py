@@ -83,12 +83,10 @@ def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
 
 def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
     """Returns the retractions of some items that were not undone, in order of time."""
-    made, undone = tables.retractions, tables.retractions.alias("undone")
-    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
-    in_force: list[Retraction] = []
-    if store.read(sa.select(made.c.number).limit(1)):
+    made, in_force = tables.retractions.c, list[Retraction]()
+    if store.read(sa.select(made.number).limit(1)):
         for some in _batches(ids):
-            in_force += store.read(sa.select(made.c.data).where(made.c.of.in_(some), ~is_undone))
+            in_force += store.read(sa.select(made.data).where(made.of.in_(some), rows.in_force()))
     return sorted(in_force, key=lambda retraction: (retraction.made_at, retraction.id))
 
 

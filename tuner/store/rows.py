@@ -103,9 +103,14 @@ def _digest_of(*parts: str) -> str:
 
 def withdrawn(of: Any) -> Any:
     """Condition: the item with this UUID was retracted, by a retraction that still counts."""
-    made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")
-    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
-    return sa.select(made.c.number).where(made.c.of == of, ~is_undone).correlate_except(made).exists()
+    made = tables.retractions.alias("made")
+    return sa.select(made.c.number).where(made.c.of == of, in_force(made)).correlate_except(made).exists()
+
+
+def in_force(made: Any = tables.retractions) -> Any:
+    """Condition: the retraction was not itself retracted."""
+    undone = tables.retractions.alias("undone")
+    return ~sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
 
 
 def stands(table: Any = tables.records) -> Any:

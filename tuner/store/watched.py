@@ -59,10 +59,9 @@ def models(store: Reader, name: str, regime: str) -> dict[str, tuple[str, bytes]
     last = sa.select(sa.func.max(of.number)).where(of.operation == name, of.regime == regime)
     wanted = sa.select(of.device, of.fitted_at, of.data).where(of.number.in_(last.group_by(of.device)))
     readable: dict[str, tuple[str, bytes]] = {}
-    with store.reading() as connection:
-        for device, fitted_at, data in connection.execute(wanted):
-            with contextlib.suppress(zlib.error):
-                readable[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
+    for row in store.rows(wanted):
+        with contextlib.suppress(zlib.error):
+            readable[row.device] = row.fitted_at, zlib.decompressobj().decompress(row.data, MOST_BYTES)
     return readable
 
 
@@ -114,9 +113,8 @@ def demand(store: Reader, *, operation: str = "", device: str = "", kind: str = 
     chosen = {of.operation: operation, of.device: device, of.kind: kind}
     wanted = sa.select(*of).where(*(column == value for column, value in chosen.items() if value))
     names = "kind", "device", "match", "calls", "saves_s", "first_at", "last_at"
-    with store.reading() as connection:
-        stored = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))
-        return [Wanted(rows.problem_of(row), *(getattr(row, name) for name in names)) for row in stored]
+    stored = store.rows(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))
+    return [Wanted(rows.problem_of(row), *(getattr(row, name) for name in names)) for row in stored]
 
 
 def forget_demand(store: Store, wanted: Iterable[Wanted]) -> int:

@@ -57,11 +57,8 @@ def study_preview(
         regime: How times are taken.
     """
     key = ProblemKey.of(problem)
-    trials = [
-        (trial.kernel, trial.source_hash)
-        for trial in store.records(problem=key, device=device, role=Role.TRIAL)
-        if trial.regime == regime
-    ]
+    known = store.records(problem=key, device=device, role=Role.TRIAL, regime=regime)
+    trials = [(trial.kernel, trial.source_hash) for trial in known]
     spaces = [
         {
             "kernel": kernel.name, "combinations": space.raw_size, "legal": len(space),

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tuner.declare.problem import Problem
 from tuner.errors import InputError, Interrupted
-from tuner.results.measurement import Measurement, Outcome, headline
+from tuner.results.measurement import Measurement, Outcome, headline, totals
 from tuner.results.objectives import Front
 from tuner.results.record import Champion, utc_now
 from tuner.results.units import clock, duration, speed
@@ -84,10 +84,8 @@ class Progress:
 
     @property
     def totals(self) -> dict[str, int]:
-        """``total``, ``measured`` and ``failed`` trials, then each outcome's count."""
-        failed = sum(count for name, count in self.outcomes.items() if Outcome(name).failed)
-        measured = self.outcomes.get(Outcome.MEASURED.value, 0)
-        return {"total": self.trials, "measured": measured, "failed": failed, **self.outcomes}
+        """Counts of the trials, as `tuner.results.measurement.totals` has them."""
+        return totals(self.outcomes)
 
     def to_json(self) -> dict[str, Any]:
         """How far the study is, as plain values."""

@@ -242,14 +242,9 @@ class Session:
 
 
 def study_name(
-    problem: ProblemKey | str,
-    device: DeviceInfo,
-    regime: str,
-    kernels: Iterable[Kernel],
-    objectives: Sequence[str] = TIME,
-    error_limit: float | None = None,
-    bits: str = "",
-) -> str:
+    problem: ProblemKey | str, device: DeviceInfo, regime: str, kernels: Iterable[Kernel],
+    objectives: Sequence[str] = TIME, error_limit: float | None = None, bits: str = "",
+) -> str:  # fmt: skip
     """Names a study; other kernels, sources, objectives, error limits or bits make another study."""
     sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
     digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
@@ -260,19 +255,13 @@ def study_name(
 
 
 def past_records(
-    store: Store,
-    problem: ProblemKey,
-    device: DeviceInfo,
-    regime: str,
-    versions: Mapping[str, str],
-    role: Role = Role.TRIAL,
+    store: Store, problem: ProblemKey, device: DeviceInfo, regime: str, versions: Mapping[str, str], role: Role
 ) -> list[Record]:
     """Returns records of a problem measured with this driver and compiler, of any kernel."""
     return [
         record
-        for record in store.records(problem=problem, device=device, role=role)
-        if record.regime == regime
-        and all(record.versions.get(name) == versions.get(name) for name in ("compiler", "driver"))
+        for record in store.records(problem=problem, device=device, role=role, regime=regime)
+        if all(record.versions.get(name) == versions.get(name) for name in ("compiler", "driver"))
     ]
 
 

@@ -153,8 +153,8 @@ def trials_elsewhere(
     nearest = min(known, key=lambda record: nearness(problem, device, record), default=None)
     if nearest is None:
         return []
-    trials = store.records(problem=nearest.problem, device=nearest.device, role=Role.TRIAL)
-    return [one for one in trials if one.regime == regime and hashes.get(one.kernel) == one.source_hash]
+    trials = store.records(problem=nearest.problem, device=nearest.device, role=Role.TRIAL, regime=regime)
+    return [one for one in trials if hashes.get(one.kernel) == one.source_hash]
 
 
 def nearness(problem: ProblemKey, device: DeviceInfo, record: Record) -> tuple[bool, bool, float, float]:
