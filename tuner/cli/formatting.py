@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "answer_rows", "clock", "config_text", "duration", "energy", "fields", "pairs", "print_json", "show",
-    "speed", "table", "versus",
+    "answer_rows", "clock", "config_text", "duration", "energy", "fields", "grid", "pairs", "print_json",
+    "show", "speed", "table", "versus",
 ]  # fmt: skip
 
 
@@ -38,18 +38,14 @@ def show(
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], lines: bool = False) -> None:
     """A table on stdout, with lines between its rows if some may be folded."""
-    from rich.table import Column, Table
-
-    named = (Column(name, overflow="fold") for name in columns)
-    _print(Table(*named, header_style="bold", show_lines=lines), title, rows)
+    _print(grid(title, columns, rows, show_lines=lines))
 
 
 def pairs(title: str, rows: Iterable[Sequence[object]]) -> None:
     """A table of names and values on stdout."""
-    from rich.table import Column, Table
-
-    name, value = Column(style="bold", no_wrap=True), Column(overflow="fold")
-    _print(Table(name, value, show_header=False), title, rows)
+    made = grid(title, ("", ""), rows, show_header=False)
+    made.columns[0].style, made.columns[0].no_wrap = "bold", True
+    _print(made)
 
 
 def fields(title: str, data: Mapping[str, Any]) -> None:
@@ -65,13 +61,21 @@ def fields(title: str, data: Mapping[str, Any]) -> None:
     pairs(title, [(name.replace("_", " "), words(of)) for name, of in data.items() if of not in ("", {}, [])])
 
 
-def _print(empty: Table, title: str, rows: Iterable[Sequence[object]]) -> None:
+def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], **style: Any) -> Table:
+    """A table to be printed; ``style`` is options of Rich's."""
+    from rich.table import Column, Table
+
+    named = (Column(name, overflow="fold") for name in columns)
+    made = Table(*named, title=title or None, title_justify="left", header_style="bold", **style)
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
+
+
+def _print(made: Table) -> None:
     from rich.console import Console
 
-    empty.title, empty.title_justify = title or None, "left"
-    for row in rows:
-        empty.add_row(*map(str, row))
-    Console(width=None if sys.stdout.isatty() else 120).print(empty)
+    Console(width=None if sys.stdout.isatty() else 120).print(made)
 
 
 def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:

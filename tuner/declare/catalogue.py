@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
@@ -30,19 +31,13 @@ PREFIX = "tuner_declared_"
 _LOADING = threading.RLock()
 
 
-class _Reading(threading.local):
-    """Files of declarations that this thread is running, the innermost last."""
-
-    def __init__(self) -> None:
-        self.files: list[Path] = []
-
-
-_READING = _Reading()
+#: The file of declarations that is running here.
+_READING: ContextVar[Path | None] = ContextVar("_READING", default=None)
 
 
 def being_read() -> Path | None:
     """The file of declarations that calls this, directly or through others, while it is read."""
-    return _READING.files[-1] if _READING.files else None
+    return _READING.get()
 
 
 @functools.lru_cache(256)
@@ -118,7 +113,7 @@ def _run(path: Path, spec: ModuleSpec) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # The file's classes look for their module here.
     sys.modules[spec.name] = module
-    _READING.files.append(path)
+    reading = _READING.set(path)
     try:
         assert spec.loader is not None
         spec.loader.exec_module(module)
@@ -127,7 +122,7 @@ def _run(path: Path, spec: ModuleSpec) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise DeclarationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
-        _READING.files.pop()
+        _READING.reset(reading)
     return module
 
 

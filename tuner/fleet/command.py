@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tuner.cli.formatting import duration
+from tuner.cli.formatting import duration, grid
 from tuner.declare.hardware import DeviceInfo
 from tuner.night.plan import Plan
 from tuner.study import job_files
@@ -192,23 +192,20 @@ def workers_table(snapshot: dict[str, Any]) -> Table:
     Args:
         snapshot: `tuner.fleet.runner.ClusterRunner.snapshot`.
     """
-    from rich.table import Table
-
     left_s = snapshot["left_s"]
     left = "no deadline" if left_s is None else f"{timedelta(seconds=math.ceil(left_s))} left"
     title = (
         f"{snapshot['problems_left']} problems to go, {snapshot['slices']} slices, "
         f"{snapshot['trials_per_minute']:.0f} trials a minute, {left}"
     )
-    shown = Table(
-        "worker", "device", "doing", "trials/min", "slices", "best", title=title, title_justify="left"
-    )
-    for worker in snapshot["workers"]:
-        shown.add_row(
+    rows = (
+        (
             worker["name"], worker["device"] or "-", worker["doing"], f"{worker['trials_per_minute']:.0f}",
-            str(worker["slices"]), duration(worker["best_s"]) if worker["best_s"] else "-",
-        )  # fmt: skip
-    return shown
+            worker["slices"], duration(worker["best_s"]) if worker["best_s"] else "-",
+        )
+        for worker in snapshot["workers"]
+    )  # fmt: skip
+    return grid(title, ("worker", "device", "doing", "trials/min", "slices", "best"), rows)
 
 
 def options(command: F) -> F:

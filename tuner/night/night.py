@@ -15,11 +15,12 @@ from tuner.extras import required
 from tuner.lookup.demand import most_wanted
 from tuner.model.survey import refit_if_possible, run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
-from tuner.night.plan import Plan, PlanItem, SurveyItem, budget_s
+from tuner.night.plan import Plan, PlanItem, SurveyItem
 from tuner.night.work import Assignment, Done, Part, Place
 from tuner.results.objectives import limit_for
 from tuner.store import Store
 from tuner.study.progress import Progress
+from tuner.study.requests import budget
 from tuner.study.study import Study, open_study
 from tuner.workers.device_worker import Crew
 
@@ -241,11 +242,12 @@ def with_wanted(plan: Plan, store: Store, device: DetectedDevice) -> Plan:
         device: The device.
     """
     catalogue, merged = builtin(), dict[object, PlanItem]()
+    seconds, trials = budget(plan.defaults.seconds, plan.defaults.trials)
     for wanted in most_wanted(store, device=device.info.name, limit=plan.wanted) if plan.wanted else ():
         with suppress(InputError):  # it may not be declared any more
             problem = wanted.problem.of_operation(catalogue.operation(wanted.problem.operation))
             item = PlanItem(
-                problem, catalogue, seconds=budget_s(plan.defaults), trials=plan.defaults.trials,
+                problem, catalogue, seconds=seconds, trials=trials,
                 error_limit=limit_for(problem.precision, None), wanted=wanted,
             )  # fmt: skip
             merged[item.key] = item

@@ -25,15 +25,13 @@ from tuner.errors import InputError, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.results.objectives import TIME, limit_for, read_bits, read_error_limit, read_objectives
 from tuner.results.record import ProblemKey, Wanted
-from tuner.study.requests import check_invariant
+from tuner.study.requests import DEFAULT_SECONDS, budget, check_invariant
 
 if TYPE_CHECKING:
     from tuner.night.plan_schema import DefaultsTable, ProblemTable, StrictTable, SurveyTable, WatchTable
 
 #: A path in a parsed document: keys of tables, and numbers of elements of arrays.
 KeyPath = tuple[str | int, ...]
-#: Seconds for a problem if the plan gives neither seconds nor trials.
-DEFAULT_SECONDS = 60.0
 #: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
 SEVERAL = ("tile", "random", "bruteforce")
 #: More problems than this are a mistake: at a second each they take more than a day.
@@ -429,11 +427,6 @@ def _check_defaults(defaults: DefaultsTable, complaints: Complaints) -> None:
             complaints.note(("defaults", "sampler"), UnknownName("sampler", sampler, SAMPLERS))
 
 
-def budget_s(table: ProblemTable | DefaultsTable) -> float | None:
-    """A problem's seconds: the default if it has no budget at all."""
-    return DEFAULT_SECONDS if table.seconds is None and table.trials is None else table.seconds
-
-
 @contextlib.contextmanager
 def _at(key: str, prefix: bool = True) -> Iterator[None]:
     """Says of an error of the block at which key of its table it is."""
@@ -462,6 +455,7 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
         if len(objectives) > 1 and defaults.sampler not in SEVERAL:
             rule = f"several objectives need one of the samplers {', '.join(SEVERAL)}"
             raise InputError(f"{rule}, got sampler {defaults.sampler!r}; choose tile")
+    seconds, trials = budget(table.seconds, table.trials)
     limit = read_error_limit(table.error_limit)
     with _at("bits"):
         bits = read_bits(table.bits)
@@ -473,8 +467,8 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
             with _at("invariant"):
                 check_invariant(problem, table.invariant or "", bits, objectives)
             yield PlanItem(
-                problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
-                objectives, limit_for(problem.precision, limit), bits, table.invariant or "",
+                problem, catalogue, file, table.regime or "cold", kernels, seconds, trials, objectives,
+                limit_for(problem.precision, limit), bits, table.invariant or "",
                 devices=tuple(table.devices or ()),
             )  # fmt: skip
 
