@@ -259,7 +259,7 @@ def mma_parameters() -> tuple[Parameter, ...]:
         choice("WARPS_M", 1, 2, 4),
         choice("WARPS_N", 1, 2, 4, 8),
         choice("STAGES", 2, 3, 4, 5, 6, 8),
-        choice("VECTOR", 1, 8),
+        choice("VECTOR", 1, 2, 4, 8),
     )
 
 
@@ -273,7 +273,7 @@ def mma_rules() -> tuple[Constraint, ...]:
         whole_accesses(),
         for_speed(
             "elements are copied one by one for small tiles alone",
-            lambda p, d, c: (c.VECTOR == 8) | ((c.BM * c.BN <= 4096) & (c.BK == 32)),
+            lambda p, d, c: (c.VECTOR > 1) | ((c.BM * c.BN <= 4096) & (c.BK == 32)),
         ),
         for_speed(
             "a block has two to sixteen warps",

@@ -5,7 +5,7 @@
 // Memory   Lines of 32 bytes and more; their 16-byte chunks are permuted by the line, so that eight lines of one chunk lie in all banks.
 // Source   own work; fragments as the PTX manual has them.
 // Letters  WARPS_M WARPS_N   warps down and across the tile
-//          VECTOR            elements of a copy: 8, past registers, or 1 for any rows
+//          VECTOR            elements of a copy: 8, 4 or 2, past registers, or 1 for any rows
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N, WM = BM / WARPS_M, WN = BN / WARPS_N;
 constexpr int A_LINES = A_TRANSPOSED ? BK : BM, A_LINE = A_TRANSPOSED ? BM : BK;  // as stored
@@ -28,9 +28,12 @@ __device__ __forceinline__ void copy_tile(SCALAR* to, const SCALAR* __restrict__
         const int line = i / CHUNKS, chunk = i % CHUNKS;
         SCALAR* const there = to + at<LINE>(line, chunk);
         const SCALAR* const here = from + line * row + chunk * 8;
-        if (VECTOR == 8) {
-            const bool inside = line < lines && chunk * 8 < along;
-            copy_async<16>(there, inside ? here : from, inside);
+        if constexpr (VECTOR > 1) {
+#pragma unroll
+            for (int e = 0; e < 8; e += VECTOR) {
+                const bool inside = line < lines && chunk * 8 + e < along;
+                copy_async<2 * VECTOR>(there + e, inside ? here + e : from, inside);
+            }
         } else {
 #pragma unroll
             for (int e = 0; e < 8; ++e) there[e] = line < lines && chunk * 8 + e < along ? here[e] : (SCALAR)0;
