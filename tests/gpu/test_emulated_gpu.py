@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.callable_records import crowned
+from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
 from operands_drawn import drawn
 
@@ -23,6 +23,7 @@ from tuner.python.decisions import device_info
 from tuner.workers.further_checks import broken_promise, compared
 from tuner.workers.workload import Workload
 
+__all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 GEMM = builtin().operation("gemm")
@@ -95,6 +96,35 @@ def test_every_kind_of_inputs_keeps_the_promise(
             assert (abs(a) @ abs(b)).max() <= 2**22
             assert bool((workload.arrays["c"] == cp.asarray(exact)).all())
     assert broken == []
+
+
+#: Fills the shared memory of all multiprocessors.
+STALE = r"""
+extern "C" __global__ void fill(float value) {
+    extern __shared__ float memory[];
+    for (int i = threadIdx.x; i < 56 * 1024; i += blockDim.x) memory[i] = value;
+}
+"""
+
+
+@pytest.mark.parametrize(("sizes", "layout"), [((88, 650, 768), "tn"), ((346, 1801, 527), "nn")])
+def test_what_lies_past_an_edge_changes_no_bit(
+    sizes: tuple[int, int, int], layout: str, device: Device
+) -> None:
+    problem = problem_of(sizes, layout)
+    workload = Workload(device, problem, 7)
+    fill = cp.RawKernel(STALE, "fill")
+    fill.max_dynamic_shared_size_bytes = 224 * 1024
+    for config in configs(problem, device):
+        run, results = loaded(device, problem, config, workload), []
+        for value in (1.0, -1.0):
+            workload.begin(workload.first)
+            fill((4 * 132,), (1024,), (cp.float32(value),), shared_mem=224 * 1024)
+            device.synchronize()
+            run()
+            device.synchronize()
+            results.append(workload.fingerprints())
+        assert results[0] == results[1], config
 
 
 def placed(workload: Workload, a: Any, b: Any, layout: str) -> None:

@@ -110,7 +110,8 @@ bmm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict_
             float sum[PARTS][SUMS], lost[PARTS][LOST];
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) sum[0][i] = 0.0f, lost[0][COMPENSATED ? i : 0] = 0.0f;
-            consume(sum, lost, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
+            const Edges edges = {rows_in(item.row + group * 64, m, 64), (rows_in(item.column, n, BN) - 1) / SHARE + 1};
+            consume(sum, lost, item, shared, (const float*)(slots + STAGES * SLOT), group, edges, place, factor_slot, turn);
             store(sum, c + (size_t)(at / tiles) * m * n, item, group, m, n);
         }
     }

@@ -83,7 +83,8 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f, lost[part][COMPENSATED ? i : 0] = 0.0f;
-            consume(sum, lost, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
+            const Edges edges = {rows_in(item.row + group * 64, m, 64), (rows_in(item.column, n, BN) - 1) / SHARE + 1};
+            consume(sum, lost, item, shared, (const float*)(slots + STAGES * SLOT), group, edges, place, factor_slot, turn);
 #if SPLIT_K > 1
             if (!add_shares(sum, lost, item, group, counters, parts, arrived)) continue;
 #endif

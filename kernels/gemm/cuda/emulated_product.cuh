@@ -167,9 +167,14 @@ struct Operands {
 };
 constexpr int LOW = 64 / 16;  // in a descriptor
 
+// Rows of a warpgroup and groups of columns that its tile has: shared memory past them is stale.
+struct Edges {
+    unsigned rows, groups;
+};
+
 // Waits for a chunk's operands. All warps of a warpgroup find the same.
 __device__ __forceinline__ void prepare(Operands& of, const Shared& shared, const float* factors, int group, int first_factor,
-                                        Place<STAGES>& place, unsigned& factor_slot)
+                                        const Edges& edges, Place<STAGES>& place, unsigned& factor_slot)
 {
 #pragma unroll
     for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
@@ -182,11 +187,11 @@ __device__ __forceinline__ void prepare(Operands& of, const Shared& shared, cons
     }
     of.factors = factors + factor_slot * FACTORS;
     factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
-    const int lane = threadIdx.x % 32;
+    const unsigned lane = threadIdx.x % 32;
     const float *const rows = of.factors + group * 64 + lane, *const columns = of.factors + BM + first_factor;
-    const float row = rows[0], lower = rows[32], column = columns[min(lane, BN / SHARE - 1)];
-    of.shifted_rows = __any_sync(~0u, fminf(row, lower) < 0.0f);
-    of.shifted_columns = __ballot_sync(~0u, column < 0.0f);
+    const bool row = rows[0] < 0.0f && lane < edges.rows, lower = rows[32] < 0.0f && lane + 32 < edges.rows;
+    of.shifted_rows = __any_sync(~0u, row || lower);
+    of.shifted_columns = __ballot_sync(~0u, lane < edges.groups && columns[min(lane, BN / SHARE - 1u)] < 0.0f);
 }
 
 // Whether all of the next chunk's operands have arrived.
@@ -282,19 +287,19 @@ __device__ __forceinline__ void release(const Operands& of, const Shared& shared
 
 // Sums of a warpgroup's 64 rows over the chunks of an item. What the next chunk needs is prepared while this one multiplies.
 __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], float (&lost)[PARTS][LOST], const Item& item, const Shared& shared,
-                                        const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot,
-                                        Turn& turn)
+                                        const float* factors, int group, const Edges& edges, Place<STAGES>& place,
+                                        unsigned& factor_slot, Turn& turn)
 {
     const int row = group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, first_factor = item.column / SHARE % 4;
     Operands next;
-    if (item.first < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+    if (item.first < item.last) prepare(next, shared, factors, group, first_factor, edges, place, factor_slot);
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         Operands of = next;
         const float* const columns = of.factors + BM + first_factor;
         if (SHOWN) {
             multiply_inside(sum[0], of);
             release(of, shared);
-            if (chunk + 1 < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            if (chunk + 1 < item.last) prepare(next, shared, factors, group, first_factor, edges, place, factor_slot);
             continue;
         }
 #pragma unroll
@@ -305,11 +310,11 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], float (&lost)
             const bool ends = part + 1 == PARTS, goes_on = ends && chunk + 1 < item.last;
             // To wait here for what has not arrived would keep this chunk's places from those who fetch.
             const bool early = goes_on && has_arrived(shared, place);
-            if (early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            if (early) prepare(next, shared, factors, group, first_factor, edges, place, factor_slot);
             await_products(t);
             if (ends) release(of, shared);
             add(sum[part], lost[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
-            if (goes_on && !early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            if (goes_on && !early) prepare(next, shared, factors, group, first_factor, edges, place, factor_slot);
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
         }
