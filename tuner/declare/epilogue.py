@@ -109,14 +109,8 @@ class Epilogue:
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the further inputs, in a kernel's order."""
-        scaled = bool(self.scale)
-        named = {
-            "scale_a": scaled,
-            "scale_b": scaled,
-            C_IN: self.beta,
-            "bias": bool(self.bias),
-            RESIDUAL: self.residual,
-        }
+        scales = {"scale_a": self.scale, "scale_b": self.scale}
+        named = scales | {C_IN: self.beta, "bias": self.bias, RESIDUAL: self.residual}
         return tuple(name for name, there in named.items() if there)
 
     @property

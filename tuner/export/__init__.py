@@ -219,33 +219,19 @@ def _record(exported: Exported) -> dict[str, Any]:
     champion, record = exported.champion, exported.champion.record
     baseline = champion.baseline
     return {
-        "version": 1,
-        "exported_by": f"tile-tuner {__version__}",
-        "about": _ABOUT,
-        **exported.problem.to_json(),
-        "target": exported.kernel.target,
-        "kernel": record.kernel,
-        "idea": exported.kernel.idea,
-        "config": dict(record.config),
-        "fallback": exported.fallback,
-        "regime": record.regime,
-        "time_s": record.measurement.time_s,
-        "noise": record.measurement.noise,
-        "tflops": record.tflops,
-        "gbps": record.gbps,
-        "work": dict(record.work),
-        "speedup": champion.speedup or None,
-        "trials": dict(champion.trials),
-        "measurement": codec.to_json(record.measurement),
+        "version": 1, "exported_by": f"tile-tuner {__version__}", "about": _ABOUT, **exported.problem.to_json(),
+        "target": exported.kernel.target, "kernel": record.kernel, "idea": exported.kernel.idea,
+        "config": dict(record.config), "fallback": exported.fallback, "regime": record.regime,
+        "time_s": record.measurement.time_s, "noise": record.measurement.noise, "tflops": record.tflops,
+        "gbps": record.gbps, "work": dict(record.work), "speedup": champion.speedup or None,
+        "trials": dict(champion.trials), "measurement": codec.to_json(record.measurement),
         "baseline": None if baseline is None else {
             "name": baseline.kernel, "versions": dict(baseline.versions), "tflops": baseline.tflops,
             "measurement": codec.to_json(baseline.measurement),
         },
-        "device": record.device.to_json(),
-        "versions": dict(record.versions),
+        "device": record.device.to_json(), "versions": dict(record.versions),
         "source_hash": {"measured": record.source_hash, "exported": exported.kernel.source_hash},
-        "record_id": record.id,
-        "measured_at": record.measured_at,
+        "record_id": record.id, "measured_at": record.measured_at,
     }  # fmt: skip
 
 
@@ -273,14 +259,9 @@ def header(exported: Exported) -> list[str]:
     """What every exported text begins with: problem, device, figures, versions, date, record."""
     record = exported.champion.record
     text = filled(
-        Path(__file__).with_name("header.jinja"),
-        {},
-        champion=exported.champion,
-        problem=exported.problem,
-        kernel=exported.kernel,
-        fallback=exported.fallback,
-        parameters=" ".join(f"{name}={value}" for name, value in record.config.items()),
+        Path(__file__).with_name("header.jinja"), {}, champion=exported.champion, problem=exported.problem,
+        kernel=exported.kernel, fallback=exported.fallback, parameters=str(Config(record.config)),
         versions=", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
         version=__version__,
-    )
+    )  # fmt: skip
     return text.splitlines()

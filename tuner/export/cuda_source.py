@@ -53,28 +53,15 @@ def cuda_source(
     return filled(
         Path(__file__).with_name("source.cu.jinja"),
         {"type": _c_type, "c_type": C_TYPES.__getitem__, "extents": _extents, "size": _size},
-        header=header,
-        command=command,
-        options=options,
-        rendered=rendered,
-        face=face,
-        launch=launch,
-        launches_itself=face.launch is None,
-        arrays=face.arguments,
-        verb=operation.verb,
-        includes=_includes(face),
-        copy_rows=COPY_ROWS,
+        header=header, command=command, options=options, rendered=rendered, face=face, launch=launch,
+        launches_itself=face.launch is None, arrays=face.arguments, verb=operation.verb,
+        includes=_includes(face), copy_rows=COPY_ROWS, launches=_LAUNCHES, references=references,
         any_pointer=launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments),
-        dims=dims,
-        dims_taken=", ".join(f"long long {dim}" for dim in dims),
-        dims_format=" x ".join("%lld" for _ in dims),
-        rules=face.rules(in_c, "&&"),
-        passed=lambda step: _passed(step, face),
-        references=references,
+        dims=dims, dims_taken=", ".join(f"long long {dim}" for dim in dims),
+        dims_format=" x ".join("%lld" for _ in dims), on_device=", ".join(on_device),
+        rules=face.rules(in_c, "&&"), passed=lambda step: _passed(step, face),
         tolerance=lambda argument: _tolerance(face, argument.tensor.dtype),
-        launches=_LAUNCHES,
-        on_device=", ".join(on_device),
-    )
+    )  # fmt: skip
 
 
 def _c_type(argument: Argument) -> str:

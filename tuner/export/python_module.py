@@ -47,34 +47,17 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
 
     return filled(
         Path(__file__).with_name("module.py.jinja"),
-        {
-            "shape": _shape,
-            "corner": _corner,
-            "in_f_string": _in_f_string,
-            "held": held,
-        },
-        header=header,
-        kernel=kernel,
-        rendered=rendered,
-        face=face,
-        launch=launch,
-        cuda=cuda,
-        on_gpu=on_gpu,
-        xp="cupy" if on_gpu else "numpy",
-        library="CuPy" if on_gpu else "NumPy",
+        {"shape": _shape, "corner": _corner, "in_f_string": _in_f_string, "held": held},
+        header=header, kernel=kernel, rendered=rendered, face=face, launch=launch, cuda=cuda, on_gpu=on_gpu,
+        xp="cupy" if on_gpu else "numpy", library="CuPy" if on_gpu else "NumPy",
         early=any(step.early for step in launch.steps),
         narrow=any(argument.tensor.dtype == "bfloat16" for argument in face.arguments),
-        source=_quoted(rendered.text.strip()),
-        options=("--std=c++17", *kernel.source.options),
-        verb=face.problem.operation.verb,
-        dims=dims,
-        missing=missing,
+        source=_quoted(rendered.text.strip()), options=("--std=c++17", *kernel.source.options),
+        verb=face.problem.operation.verb, dims=dims, missing=missing,
         named=[*missing, *(scalar.name for scalar in face.given)],
-        shown=", ".join(f"{dim}={{{dim}}}" for dim in dims),
-        rules=face.rules(in_python, "and"),
-        described=described,
-        passed=passed,
-    )
+        shown=", ".join(f"{dim}={{{dim}}}" for dim in dims), rules=face.rules(in_python, "and"),
+        described=described, passed=passed,
+    )  # fmt: skip
 
 
 def _number(scalar: Scalar, cuda: bool) -> str:

@@ -136,20 +136,13 @@ def _add_operators() -> None:
     Some are followed; the others compute with the value itself, at the price of an assumption.
     """
     followed: dict[str, Callable[[Any, Any], Any]] = {
-        "add": _sum,
-        "sub": partial(_node, "-"),
-        "mul": _product,
-        "floordiv": _divided,
-        "mod": partial(_divided, sign="%"),
-        "and": partial(_joined, "and"),
-        "or": partial(_joined, "or"),
-        "lt": partial(_node, "<"),
-        "le": partial(_node, "<="),
-        "gt": lambda left, right: _node("<", right, left),
-        "ge": lambda left, right: _node("<=", right, left),
-        "eq": partial(_node, "=="),
-        "ne": partial(_node, "!="),
-    }
+        "add": _sum, "mul": _product, "floordiv": _divided, "mod": partial(_divided, sign="%"),
+        "gt": lambda left, right: _node("<", right, left), "ge": lambda left, right: _node("<=", right, left),
+    }  # fmt: skip
+    for name, sign in (("sub", "-"), ("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")):
+        followed[name] = partial(_node, sign)
+    for name in ("and", "or"):
+        followed[name] = partial(_joined, name)
     for name in ("truediv", "pow", "lshift", "rshift"):
         followed[name] = partial(_computed, getattr(operator, name))
     for name, write in followed.items():
