@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -47,32 +46,11 @@ KERNEL_TUNER: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 
-def one(job: tuple[Path, str, int, int, Path | None]) -> dict[str, Any]:
-    """One study."""
-    path, sampler, seed, trials, warm = job
+def replayed(job: tuple[Path, str, int, int, Path | None]) -> dict[str, Any]:
+    """Studies of one recording and sampler."""
+    path, sampler, repeats, trials, warm = job
     past = read_recording(warm) if warm else None
-    return simulate(read_recording(path), sampler=sampler, trials=trials, repeats=1, seed=seed, warm_start=past)
-
-
-def gathered(studies: list[dict[str, Any]]) -> dict[str, Any]:
-    """The studies of one recording and sampler as one result of many repeats."""
-    by_trials = {
-        trials: [each["fraction_at"][trials]["mean"] for each in studies]
-        for trials in studies[0]["fraction_at"]
-    }
-    return studies[0] | {
-        "repeats": len(studies),
-        "fraction_at": {
-            trials: {
-                "mean": statistics.fmean(found),
-                "stdev": statistics.pstdev(found),
-                "min": min(found),
-                "max": max(found),
-            }
-            for trials, found in by_trials.items()
-        },
-        "search_seconds_per_trial": statistics.fmean(each["search_seconds_per_trial"] for each in studies),
-    }
+    return simulate(read_recording(path), sampler=sampler, trials=trials, repeats=repeats, warm_start=past)
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
@@ -81,7 +59,7 @@ def print_table(results: list[dict[str, Any]]) -> None:
     print(f"| recording | sampler | {' | '.join(trials)} | ms a trial |")
     print(f"|---|---|{'---|' * (len(trials) + 1)}")
     for each in results:
-        cells = [f"{found['mean']:.3f} ± {found['stdev']:.3f}" for found in each["fraction_at"].values()]
+        cells = [f"{found['mean']:.3f} ± {found['st_dev']:.3f}" for found in each["fraction_at"].values()]
         spent = f"{1e3 * each['search_seconds_per_trial']:.1f}"
         print(f"| {each['space']} | {each['strategy']} | {' | '.join(cells)} | {spent} |")
 
@@ -127,17 +105,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     began = time.perf_counter()
-    groups = [(path, sampler) for path in asked.recordings for sampler in asked.samplers.split(",")]
-    jobs = [
-        (path, sampler, seed, asked.trials, asked.warm_start)
-        for path, sampler in groups
-        for seed in range(asked.repeats)
-    ]
+    how = asked.repeats, asked.trials, asked.warm_start
+    jobs = [(path, sampler, *how) for path in asked.recordings for sampler in asked.samplers.split(",")]
     with ProcessPoolExecutor(asked.processes) as pool:
-        studies = list(pool.map(one, jobs))
-    results = [gathered(studies[at * asked.repeats : (at + 1) * asked.repeats]) for at in range(len(groups))]
+        results = list(pool.map(replayed, jobs))
     print_table(results)
-    print(f"\n{len(jobs)} studies in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(f"\n{len(jobs) * asked.repeats} studies in {time.perf_counter() - began:.0f} s", file=sys.stderr)
     if asked.json:
         asked.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if asked.plots:
