@@ -48,21 +48,14 @@ SHAPES = {
 
 #: Cases that are compiled of a kernel in which only names have changed.
 RENAMED_COMPILED = 8
-#: Hashes of what was compiled, by source and options.
-_CUBINS: dict[tuple[str, ...], str] = {}
 
 #: What runs inside a checkout, of whichever revision: kernels with their hashes, and what configs render to.
 DESCRIBE = r"""
 import json, sys
 from dataclasses import asdict
-try:
-    from tuner.declare.catalogue import builtin
-    from tuner.declare.kernel import render
-    from tuner.declare.space import Config
-except ImportError:
-    from tuner.catalogue import builtin
-    from tuner.kernel import render
-    from tuner.space import Config
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
 
 def plain(value):
     return value.item() if hasattr(value, "item") else list(value)
@@ -195,15 +188,12 @@ def without_names(cubin: bytes) -> bytes:
     return b"".join(kept)
 
 
-def cubin_hash(text: str, options: list[str]) -> str:
+@functools.cache
+def cubin_hash(text: str, options: tuple[str, ...]) -> str:
     """Hash of what a CUDA source compiles to, without symbols' names; equal texts are compiled once."""
     from tuner.devices.cuda.nvrtc import compile_cubin
 
-    key = (text, *options)
-    if key not in _CUBINS:
-        cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
-        _CUBINS[key] = hashlib.sha256(without_names(cubin)).hexdigest()
-    return _CUBINS[key]
+    return hashlib.sha256(without_names(compile_cubin(text, ARCHITECTURE, options)[0])).hexdigest()
 
 
 def cpu_codes(text: str, entry: str, case: list[Any]) -> dict[str, str]:
@@ -219,7 +209,7 @@ def same_code(target: str, then: list[Any], now: list[Any]) -> bool:
     """Whether two rendered cases have the same machine code; on a CPU each function of before."""
     (case, old_text, entry, options, _), new_text = then, now[1]
     if target == "cuda":
-        return cubin_hash(old_text, options) == cubin_hash(new_text, options)
+        return cubin_hash(old_text, tuple(options)) == cubin_hash(new_text, tuple(options))
     old, new = cpu_codes(old_text, entry, case), cpu_codes(new_text, entry, case)
     return bool(old) and old.items() <= new.items()
 
