@@ -122,7 +122,7 @@ def first_configs(target: str, operation: str) -> tuple[dict[str, Kernel], list[
     return kernels, [(name, config) for name, each in kernels.items() for config in each.first_configs()]
 
 
-@pytest.mark.parametrize("operation", ["gemm", "gemv", "transpose"])
+@pytest.mark.parametrize("operation", ["gemm", "gemv", "transpose", "bmm", "grouped"])
 @pytest.mark.parametrize(("target", "device"), [("cuda", BOARD), ("cpu", CPU)])
 def test_built_in_kernels_have_finite_features(operation: str, target: str, device: DeviceInfo) -> None:
     kernels, configs = first_configs(target, operation)
@@ -130,10 +130,17 @@ def test_built_in_kernels_have_finite_features(operation: str, target: str, devi
     for layout in declared.layouts:
         like = declared.problem(dict.fromkeys(declared.dims, 64), layout=layout)
         of = traits(kernels, configs, like)
-        for sizes in ((1, 1, 1), (16384, 3, 65536), (777, 4096, 17)):
+        for sizes in ((1, 1, 1, 1), (16384, 3, 65536, 9), (777, 4096, 17, 1000)):
             problem = declared.problem(dict(zip(declared.dims, sizes, strict=False)), layout=layout)
             features, estimate = config_features(problem, device, of, KNOWN)
             assert np.isfinite(features).all()
             assert np.isfinite(estimate).all()
             assert np.isfinite(problem_features(problem, KNOWN)).all()
             assert np.isfinite(library_features(problem, device, KNOWN)).all()
+
+
+def test_every_group_has_blocks_of_its_own() -> None:
+    kernels, configs = first_configs("cuda", "grouped")
+    problem = builtin().operation("grouped").problem({"rows": 1000, "n": 64, "k": 64, "groups": 500})
+    features, _ = config_features(problem, BOARD, traits(kernels, configs, problem), KNOWN)
+    assert np.exp(features[0]).min() > 131, "500, or as many as stay"
