@@ -34,15 +34,11 @@ class DeviceLimits:
     copy_gbps: float = 0.0
     tflops: float = 0.0
 
-    def bandwidth_gbps(self, problem: Problem) -> float:
-        """The limit of memory that applies to a problem, in GB/s."""
-        written = sum(tensor.bytes for tensor in problem.outputs)
-        return self.read_gbps if written < MOSTLY_READ * problem.work.bytes else self.copy_gbps
-
     def least_s(self, problem: Problem) -> float:
         """Least time that the limits allow for a problem (its roofline), in seconds; 0 if unknown."""
-        bandwidth, work = self.bandwidth_gbps(problem) * 1e9, problem.work
-        moving = work.bytes / bandwidth if bandwidth else 0.0
+        work, written = problem.work, sum(tensor.bytes for tensor in problem.outputs)
+        bandwidth_gbps = self.read_gbps if written < MOSTLY_READ * work.bytes else self.copy_gbps
+        moving = work.bytes / (bandwidth_gbps * 1e9) if bandwidth_gbps else 0.0
         computing = work.flops / (self.tflops * 1e12) if self.tflops else 0.0
         return max(moving, computing)
 
