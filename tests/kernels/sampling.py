@@ -29,8 +29,8 @@ USUAL: Mapping[str, Mapping[str, int]] = {
     "multiply_add": {"n": 1 << 16, "steps": 64}, "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
 }  # fmt: skip
-#: Kernels that hold whole matrices in shared memory: for small ones only.
-SMALL = ("whole",)
+#: Kernels that hold whole matrices in shared memory, for small ones only; or that take no odd rows.
+SMALL = ("whole", "cublaslt_fp8")
 #: Kernels that are for some shapes only, with a problem that is usual for them.
 MEANT_FOR: Mapping[str, Mapping[str, int]] = {
     "multivector": {"m": 4, "n": 4096, "k": 4096}, "thin": {"m": 16, "n": 4096, "k": 4096},

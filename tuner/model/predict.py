@@ -96,9 +96,10 @@ class Model:
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype, layout, precision and epilogue."""
+        own = self.provenance.get
         named = problem.operation.name, problem.precision, problem.epilogue
-        of = self.operation, self.precision, self.epilogue
-        return named == of and (problem.dtype, problem.layout) in self.traits
+        surveyed = self.operation, own("precision", IEEE), own("epilogue", "")
+        return named == surveyed and (problem.dtype, problem.layout) in self.traits
 
 
 @dataclass(frozen=True)

@@ -196,11 +196,11 @@ EIGHTS_KERNEL = replace(
     ),
     constraints=(
         KERNEL.constraints[0],
-        Constraint("the device has tensor cores of 8 bits", lambda p, d, c: d.compute_capability >= 89),
         Constraint(
-            "rows, those of blocks' scales, too, have a multiple of 16 bytes",
+            "rows of 8 bits, and those of blocks' scales, have a multiple of 16 bytes",
             lambda p, d, c: (
-                (p.k % 16 == 0)
+                (p.dtype not in FLOAT8_DTYPES)
+                | (p.k % 16 == 0)
                 & (p.n % 16 == 0)
                 & ((Epilogue.read(p.epilogue).scale != "scale-block") | (p.m % 4 == 0))
             ),
