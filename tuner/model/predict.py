@@ -245,6 +245,7 @@ class Predictor:
         """
         self.model, self._device, self._kernels = model, device or model.device, kernels
         self._choices = Choices(model.configs, kernels.values())
+        self._own = {name for name, kernel in kernels.items() if kernel.is_library}
         self._lots: dict[tuple[str, str], Lot] = {}
 
     def answer(self, problem: Problem) -> Prediction:
@@ -366,7 +367,7 @@ class Predictor:
         behind = np.append(behind[good], behind[origins] + CHANGED)
         at, gain = ModelAt(model, problem, self._device, lot), np.append(gains[good], gains[origins])
         # Trees know less well than those of the library where its own algorithms are slow, as at odd rows.
-        own = np.array([self._kernels[name].is_library for name, _ in lot.configs], bool) & np.isfinite(gain)
+        own = np.array([name in self._own for name, _ in lot.configs], bool) & np.isfinite(gain)
         log_s = at.log_s()
         log_s[own] = at.library_log_s() - gain[own]
         return _Known(at, log_s, behind, gain)
