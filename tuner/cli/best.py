@@ -1,7 +1,5 @@
 """``tuner best``, ``tuner export`` and ``tuner front``: answers from the records, and Pareto fronts."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """``tuner champions``: who answers, who answered before, and what an operator says about it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

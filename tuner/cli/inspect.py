@@ -1,7 +1,5 @@
 """``tuner devices``, ``kernels``, ``config`` and ``doctor``: inspect devices, kernels and this machine."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,7 +1,5 @@
 """``tuner tune``: runs one study."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Finds operations and kernels, both the built-in ones in kernels/ and those in a user's own file."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

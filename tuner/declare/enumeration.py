@@ -5,8 +5,6 @@ table of partial combinations grows by the parameters that the next constraint r
 constraint before the next ones are bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Locates the project's own files, inside an installed package or beside it; fills templates; writes files."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A language is a folder of `tuner/devices` with a module `language.py`, whose `LA
 It is found there, and named nowhere else. An extra may provide another one, as ``language``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module

@@ -5,8 +5,6 @@ the kernel's source. The folder is named by what its files are made of, so that 
 file, and a study goes on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ taken, with whatever it uses: modules and their members are imported, the author
 plain values are written out.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

@@ -4,8 +4,6 @@ A declaration takes common rules from here and writes only its own. Quantities, 
 functions of problem and config; like rules, they work on numbers and on NumPy arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

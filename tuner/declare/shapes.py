@@ -4,8 +4,6 @@ Whole-number arguments of a kernel are its sizes: ``add(a, b, out, n)``. Each ex
 them, or a size of its own. Where two sizes are equal, nothing tells which one an extent is; the author says it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A check follows every first run and ends every turn of samples, so that its cost
 timed a second. On a GPU each comparison is one kernel (`tuner.devices.cuda.comparing`).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing here loads a library of a device or makes a context on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module

@@ -9,8 +9,6 @@ A GPU or MIG instance has one lock. A CPU has one for each last-level cache: pro
 different caches (`taskset`, cpusets) may measure side by side; others would share cache and memory channels.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import getpass

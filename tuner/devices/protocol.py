@@ -6,8 +6,6 @@ second language for GPUs would be a folder without a kind. These two modules loa
 The suites in `tests/contracts` run over all of them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Defaults of a user: ``tuner.toml`` in the folder, else in the user's config folder."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import tomllib

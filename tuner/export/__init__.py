@@ -1,7 +1,5 @@
 """Takes a tuned kernel away: as source, binary, Python module or record, none of which needs this package."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

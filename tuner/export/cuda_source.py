@@ -1,7 +1,5 @@
 """A CUDA kernel as one .cu file: the config as constants, the kernel, a host launcher, a main that checks."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from pathlib import Path

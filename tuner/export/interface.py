@@ -1,7 +1,5 @@
 """What an exported kernel takes, gives and launches, for every shape that it holds for."""
 
-from __future__ import annotations
-
 import itertools
 import keyword
 from collections.abc import Callable, Mapping

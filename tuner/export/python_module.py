@@ -1,7 +1,5 @@
 """A kernel as one Python module with a function named as the operation's verb."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tuner.declare.epilogue import E5M2, FLOAT8_DTYPES

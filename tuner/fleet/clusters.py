@@ -1,7 +1,5 @@
 """Clusters by name: ``local``, the address of a scheduler, or ``slurm:FILE.toml`` and ``pbs:FILE.toml``."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

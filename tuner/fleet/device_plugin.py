@@ -5,8 +5,6 @@ Progress is watched, and not only life: a process whose study gets no further ki
 starts another. The process ends with its nanny.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -5,8 +5,6 @@ worker counts as lost if Dask lost it, or if it gets no further for long. It may
 stored, and its champion is not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import enum

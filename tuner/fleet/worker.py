@@ -1,7 +1,5 @@
 """The process of `tuner worker`: one of Dask's nannies for each device, until it is idle or its time is up."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Shares a night between problems: the next slice goes where recent gain is largest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

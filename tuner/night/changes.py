@@ -5,8 +5,6 @@ beside the nights before. The nights are cut in two where that explains them bes
 in fresh processes before anything is said.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

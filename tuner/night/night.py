@@ -1,7 +1,5 @@
 """A night on this machine: the surveys of its plan, what programs asked for, and the runner of its slices."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

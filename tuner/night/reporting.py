@@ -1,7 +1,5 @@
 """The report of a night: plain data, from which HTML, Markdown and JSON are made, and which may be posted."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

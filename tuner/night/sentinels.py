@@ -1,7 +1,5 @@
 """Which problems a night watches, and who takes part in each."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """``tuner watch``: sentinels alone, and a problem night by night; ``tuner report``: a night again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """The sentinels of a night: timed before it tunes, stored, repeated where suspect, judged."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import platform

@@ -3,8 +3,6 @@
 A class whose JSON is not its fields has `to_json` and `from_json` of its own.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import enum

@@ -1,7 +1,5 @@
 """How far problems of one operation are from each other: one measure for lookups, models and studies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The result of measuring a config: outcome, samples, error, compiler's report. Plain frozen data."""
 
-from __future__ import annotations
-
 import enum
 import math
 import statistics

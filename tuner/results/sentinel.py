@@ -1,7 +1,5 @@
 """How participants that take turns compare: verdicts that hold at every look, whatever drifts meanwhile."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

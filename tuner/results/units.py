@@ -1,7 +1,5 @@
 """How figures are written for people: times, energies, speeds with three digits and the unit that suits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Observations of the kernel on another device, or at the nearest shape, are prior knowledge.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice

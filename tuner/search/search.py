@@ -1,7 +1,5 @@
 """A study's search: ask for configs, tell their results."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ SciPy is imported where it is used: that takes a third of the time in which a st
 trials do not need it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, cast

@@ -11,8 +11,6 @@ weighting's value is the weighted geometric mean of the objectives, so that one 
 worth a fixed number of per cents of another. The weightings take turns, and all learn from every result.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

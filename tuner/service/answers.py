@@ -1,7 +1,5 @@
 """Routes of answers: best, many at once, export, snapshots; and how a request names a problem."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """``tuner serve``."""
 
-from __future__ import annotations
-
 import gc
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs: checked before they are stored, and their routes: submit, look at, follow, cancel."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -5,8 +5,6 @@ tell the last row of each table that answers rest on. Rows are only ever added, 
 same at any later time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

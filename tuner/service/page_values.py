@@ -1,7 +1,5 @@
 """What pages show, of the database and of published results."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

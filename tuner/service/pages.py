@@ -1,7 +1,5 @@
 """Pages for people: overview, problems, devices, jobs with their forms, login, errors."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import secrets

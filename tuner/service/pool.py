@@ -1,7 +1,5 @@
 """What a node offers to jobs: the devices of its machine or a cluster, and the kernel files allowed there."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """Routes of records: pages of records, champions, problems; kernels and devices; records from elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

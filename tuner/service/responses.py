@@ -1,7 +1,5 @@
 """Who asks and may do what; what routes depend on; JSON with an entity tag, and errors as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -5,8 +5,6 @@ digest: equal unfinished jobs are one. ``progress`` is what its process told las
 the end. ``why`` says why it waits, stopped or failed. Times are ISO 8601, UTC; empty before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

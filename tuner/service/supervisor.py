@@ -1,7 +1,5 @@
 """Runs the jobs of a node: one for each device, the others wait. States are stored, so a restart loses none."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Tokens of the service: made, listed, revoked and checked; and the logins that they begin."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """A watcher in a thread of its own, which goes on whatever goes wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -4,8 +4,6 @@ Nothing else knows of older schemas: once nobody has such a database, this modul
 `tuner.store.opening` and `tuner.store.health`.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -5,8 +5,6 @@ Records and champions are identified by UUID and only ever added, so files can b
 repeatedly, with the same result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

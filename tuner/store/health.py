@@ -4,8 +4,6 @@ It reads three places: the tables, as far as the database returns rows, the seco
 and, for a rescue, what lies whole on a page of the file or its log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sqlite3

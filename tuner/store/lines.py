@@ -9,8 +9,6 @@ log that ends early) loses no data. Writes to the copy are not synchronised: if 
 seconds, the database, which is synchronised, has them. ``zcat`` and `tuner records import` read it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Opens a database: engine, durability, schema. Every failure is reported in one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Writes a store's champions as text files, which people can review and read without a database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads records and champions that match a query, in a reproducible order; and which may answer."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing is deleted. A retraction names an item that no longer counts; undoing it
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

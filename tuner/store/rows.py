@@ -1,7 +1,5 @@
 """What is kept as rows: columns by which it is searched, what it shares with others, and shared conditions."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -5,8 +5,6 @@ defined here is read as what it holds. Problems, devices, kernels and runs, by w
 stored once and referred to by number. Numbers are local to a database; what travels is named by UUID.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

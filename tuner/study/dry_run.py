@@ -1,7 +1,5 @@
 """What a study, a night or a survey would do, told without a device: spaces, what is done, time."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

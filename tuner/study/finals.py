@@ -1,7 +1,5 @@
 """The finals of a study, and the library's times that they are compared with."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

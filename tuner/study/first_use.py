@@ -1,7 +1,5 @@
 """Measures a problem at its first use: few promising configs, then finals; in a process that serves."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -3,8 +3,6 @@
 ``progress`` says how far it is, and ``exit`` how it ended. Each is whole or missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranks the measured configs of a study, drops hopeless kernels, and draws Pareto fronts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

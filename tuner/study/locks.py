@@ -5,8 +5,6 @@ Two processes that measure on one device spoil each other's figures, whatever th
 whatever machines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

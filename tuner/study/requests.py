@@ -1,7 +1,5 @@
 """What a study is asked to do: made from the words of the command line, Python and plans, and checked."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Iterable, Sequence

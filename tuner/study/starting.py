@@ -1,7 +1,5 @@
 """What a study starts from: its earlier trials, those of near problems, champions, a model's predictions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The study is the only process that writes the database, and it never touches a device: workers do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

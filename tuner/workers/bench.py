@@ -1,7 +1,5 @@
 """Times configs: of a search, of finals and sentinels in turns, of a survey. Failures become outcomes."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

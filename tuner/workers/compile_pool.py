@@ -1,7 +1,5 @@
 """A pool of compile workers that run ahead of the device."""
 
-from __future__ import annotations
-
 import math
 import os
 import select

@@ -4,8 +4,6 @@ A kernel that promises the library's error for all inputs is held against the li
 widely, positive or not finite, by an element's error over the sum of its terms' sizes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -5,8 +5,6 @@ copy on the device from another offset is another draw. The pool also keeps what
 that writes into an input is found, and the next kernel gets the input unchanged.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import random

@@ -3,8 +3,6 @@
 Run as ``python -m tuner.workers.main FD ROLE SPEC``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

@@ -5,8 +5,6 @@ A device worker does everything that touches a device; compile workers compile. 
 only, and dies with the study.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -3,8 +3,6 @@
 A time that no run can take is refused: it is a spoilt clock's, or that of a kernel that does not compute.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

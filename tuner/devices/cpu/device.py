@@ -1,7 +1,5 @@
 """The CPU through NumPy and Numba: loads rendered modules, runs and times them with the host's clock."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence

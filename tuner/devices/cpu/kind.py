@@ -1,7 +1,5 @@
 """CPUs as a kind of device: this machine's own, as the operating system describes it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

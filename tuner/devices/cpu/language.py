@@ -1,7 +1,5 @@
 """Python that Numba compiles, as a language of kernels."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Any, cast

@@ -5,8 +5,6 @@ One process can compile what another one runs: the file's name is the hash of it
 which configs share (`tuner.devices.cpu.numba`).
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util
