@@ -102,10 +102,8 @@ class JitCode(KernelCode):
             for name, value in values.items()
             if name in self._constants or not _is_argument(value) or _is_unit_stride(value, lengths)
         }
-        told = [
-            f"_{name}_{value}" for name, value in self._fixed.items() if value != self._usual.get(name, self)
-        ]
-        self.name = re.sub(r"\W+", "_", self._title + "".join(told))
+        unusual = [item for item in self._fixed.items() if item[1] != self._usual.get(item[0], self)]
+        self.name = re.sub(r"\W+", "_", "_".join(map(str, [self._title, *itertools.chain(*unusual)])))
         self._values = values
         rest = {name: _dense(value) for name, value in values.items() if name not in self._fixed}
         self._signature = {name: _number(name, value) for name, value in rest.items() if not is_array(value)}

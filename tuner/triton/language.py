@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
+from typing import cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
@@ -49,8 +50,7 @@ class TritonLanguage(NumbaLanguage):
 
     def compiler(self) -> Compiler:
         """Triton's, with the cache of cubins; its interpreter under ``TRITON_INTERPRET=1``."""
-        compiler: Compiler = load("tuner.triton.compiler:TritonCompiler")()
-        return compiler
+        return cast(Compiler, load("tuner.triton.compiler:TritonCompiler")())
 
     def loadable(self, rendered: Rendered, code: bytes) -> tuple[Rendered, bytes]:
         """The launch as Triton compiled it, which stands before the cubin, and the cubin."""
@@ -59,22 +59,19 @@ class TritonLanguage(NumbaLanguage):
         assert declared is not None, "the declaration has a launch"
         # A program of Triton's is a cluster, whose shape the cubin tells the driver.
         grid, scratch = (declared.grid[0] * about.get("ctas", 1), *declared.grid[1:]), about["scratch_bytes"]
-        blocks = math.prod(grid)
         # Behind the arguments Triton takes its memory for all blocks, and its profiler's.
         arguments = (*about["arguments"], "scratch" if scratch else "", "")
         step = Step(rendered.entry, grid, (about["threads"],), about["shared_bytes"], arguments)
-        memory = Workspace(scratch * blocks, regions=(("scratch", 0),)) if scratch else None
+        memory = Workspace(scratch * math.prod(grid), regions=(("scratch", 0),)) if scratch else None
         return replace(rendered, launch=Launch.of(rendered.entry, [step], memory)), cubin
 
     def module(self, rendered: Rendered, problem: Problem) -> str:
         """The source with its config, and a function that launches it as it was tuned."""
-        text: str = load("tuner.triton.compiler:launching")(rendered, problem)
-        return text
+        return cast(str, load("tuner.triton.compiler:launching")(rendered, problem))
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Loads the cubin, or has the interpreter run the source."""
-        run: Run = load("tuner.triton.compiler:bound")(rendered, code, arrays, device)
-        return run
+        return cast(Run, load("tuner.triton.compiler:bound")(rendered, code, arrays, device))
 
 
 LANGUAGE = TritonLanguage()
