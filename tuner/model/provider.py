@@ -66,7 +66,9 @@ def from_model(
     return _answer(
         question, problem, alike, (rests, "" if library_s is None or lead > least else doubt),
         default=prediction.best[:2], predicted=predicted, loss=loss,
-        stale_reason=stale_reason(model, question.device, kernels),
+        stale_reason=stale_reason(
+            model, question.device, next(one for one in kernels if one.name == prediction.best.kernel)
+        ),
     )  # fmt: skip
 
 
@@ -99,15 +101,11 @@ def _answer(
     )  # fmt: skip
 
 
-def stale_reason(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> str:
-    """What has changed since the survey, of kernels or the driver of the device; empty if nothing has."""
-    sources = model.provenance.get("sources", {})
-    changed = sorted(  # a hash takes milliseconds, so those that were not surveyed are not asked for theirs
-        kernel.name for kernel in kernels
-        if kernel.name in sources and latest_hash(sources[kernel.name]) != kernel.source_hash
-    )  # fmt: skip
-    if changed:
-        return f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
+def stale_reason(model: Model, device: DeviceInfo, kernel: Kernel) -> str:
+    """What has changed since the survey, of an answer's kernel or the device's driver; empty if nothing has."""
+    surveyed = model.provenance.get("sources", {}).get(kernel.name, kernel.source_hash)
+    if latest_hash(surveyed) != kernel.source_hash:
+        return f"kernels have changed since the survey: {kernel.name}; survey and fit again"
     then, here = model.device.driver, device.driver
     if model.device.name == device.name and then and here and then != here:
         return f"the driver was {then} in the survey and is {here}; survey and fit again"
