@@ -5,6 +5,7 @@ Alone: ``pytest tests/gpu/test_grouped_gpu.py``; about three minutes.
 
 import functools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,9 +60,13 @@ def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale:
         assert wrong_starts(problem, starts(kernel, problem, device), device) == []
 
 
-@pytest.mark.parametrize(("dtype", "layout"), KINDS)
-def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
-    workload = Workload(device, problem_of((333, 48, 144, 12), dtype, layout), 3)
+@pytest.mark.parametrize(
+    ("dtype", "layout", "epilogue"),
+    [*((*kind, "") for kind in KINDS), *((*KINDS[-1], scale) for scale in SCALES)],
+)
+def test_the_library_is_right(dtype: str, layout: str, epilogue: str, device: Device) -> None:
+    problem = replace(problem_of((333, 48, 144, 12), dtype, layout), epilogue=epilogue)
+    workload = Workload(device, problem, 3)
     run = device.library(workload)
     assert run is not None
     workload.begin(workload.first)

@@ -186,8 +186,13 @@ def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence
         if scale:
             of_a = arrays["scale_a"]
             own = of_a if scale == BY_TENSOR else of_a[first:end] if scale == BY_LINE else of_a[:, first:end]
-            part |= {"scale_a": cupy.ascontiguousarray(own), "scale_b": arrays["scale_b"][matrix : matrix + 1]}
+            part |= {"scale_a": _aligned(own), "scale_b": _aligned(arrays["scale_b"][matrix : matrix + 1])}
         default_product(of, part)
+
+
+def _aligned(scales: Any) -> Any:
+    """The scales from a multiple of 16 bytes on: cuBLASLt takes no others."""
+    return scales if scales.flags.c_contiguous and scales.data.ptr % 16 == 0 else scales.copy()
 
 
 @functools.lru_cache(KEPT_PRODUCTS)
