@@ -1,7 +1,5 @@
 """``tuner records``: records to and from files, what a database holds, and published results."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys
@@ -22,7 +20,7 @@ from tuner.extras import provided
 from tuner.results.record import checked_id
 from tuner.store import Store, health, listing, retracting
 from tuner.store.exchange import Counts, export, merge, take
-from tuner.store.kernel_tuner import is_cache, records_of
+from tuner.store.kernel_tuner import records_of
 from tuner.store.listing import Selection
 from tuner.store.published import tuned_folder
 from tuner.store.publishing import publish as write
@@ -144,7 +142,7 @@ def _imported(store: Store, file: str, skip_broken: bool, cache: dict[str, Any])
     if "://" in file or is_database:
         with Store.open(file if "://" in file else f"sqlite:///{file}", read_only=True) as source:
             return merge(store, source)
-    if not is_cache(path) and path.suffix != ".py":
+    if path.name.removesuffix(".gz").rpartition(".")[2] not in ("json", "py"):
         return take(store, path, skip_broken=skip_broken)
     cached = _cached(path, **cache)
     new = store.add(cached)

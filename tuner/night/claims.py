@@ -169,11 +169,6 @@ def _holds(connection: sa.Connection, number: int) -> bool:
 # --- a database that is away ---------------------------
 
 
-def is_away(error: StoreTrouble) -> bool:
-    """True if the database could not be reached, as opposed to one that refused."""
-    return isinstance(error.__cause__, sa.exc.OperationalError | sa.exc.InterfaceError)
-
-
 def patiently(
     call: Callable[[], T], patience_s: float = PATIENCE_S, waiting: Callable[[], None] = lambda: None
 ) -> T:
@@ -192,7 +187,8 @@ def patiently(
         try:
             return call()
         except StoreTrouble as error:
-            if not is_away(error) or time.monotonic() > until_s:
+            is_away = isinstance(error.__cause__, sa.exc.OperationalError | sa.exc.InterfaceError)
+            if not is_away or time.monotonic() > until_s:
                 raise
             if pause_s == FIRST_PAUSE_S:
                 _log.warning("the database is away, and measuring goes on meanwhile: %s", error)

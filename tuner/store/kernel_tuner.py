@@ -1,7 +1,5 @@
 """Kernel Tuner's cache files, gzipped or not: their configs with times, and the records that they become."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json
@@ -118,11 +116,6 @@ def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
         return Measurement(outcome, reason=str(time_ms), stages_s=stages)
     samples_s = tuple(sample_ms / 1e3 for sample_ms in entry.get("times") or [time_ms])
     return Measurement(Outcome.MEASURED, samples_s=samples_s, stages_s=stages)
-
-
-def is_cache(path: Path) -> bool:
-    """True if a file has the name of a Kernel Tuner cache: ``.json``, gzipped or not."""
-    return path.name.removesuffix(".gz").endswith(".json")
 
 
 def records_of(

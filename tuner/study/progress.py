@@ -142,11 +142,9 @@ class TimeBudget:
     states_s = 0.0
 
     def __init__(
-        self,
-        seconds: float | None,
-        report: Callable[[Progress], None] = lambda progress: None,
+        self, seconds: float | None, report: Callable[[Progress], None] = lambda progress: None,
         finals_s: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Starts.
 
         Args:

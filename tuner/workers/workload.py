@@ -6,8 +6,6 @@ what looks like a result. So unwritten elements, writes out of bounds and kernel
 before are found.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -359,7 +357,8 @@ class Workload(Arrays):
 
     def touched(self) -> str:
         """What is wrong with memory that no kernel writes: inputs, and guards. A GPU is waited for once."""
-        pairs = [(wrote_into(name), pair) for name, pair in self.inputs.pairs().items()]
+        into = "wrote into the input {}, which kernels only read"
+        pairs = [(into.format(name), pair) for name, pair in self.inputs.pairs().items()]
         pairs += [
             (f"wrote outside of {name}", (guard, self._guard))
             for name, whole in self._guarded.items()
@@ -405,8 +404,3 @@ def poison_cell(kind: str, dtype: str) -> Any:
 def on_host(xp: Any, array: Any) -> Any:
     """An array in the host's memory."""
     return array if xp is numpy else xp.asnumpy(array)
-
-
-def wrote_into(name: str) -> str:
-    """Returns the complaint about a config that changed an input."""
-    return f"wrote into the input {name}, which kernels only read"
