@@ -140,9 +140,7 @@ class DeviceContract:
         assert workload.check()[1] == ""
         assert len(device.samples_s(run, 3, "cold")) == 3
 
-    def test_errors_have_the_librarys_limits(
-        self, device: Device, rendered: Rendered, workload: Workload
-    ) -> None:
+    def test_library_errors_limit_ours(self, device: Device, rendered: Rendered, workload: Workload) -> None:
         bench = Bench(device, workload, "hot")
         bench.limit_error(1.0)
         library = bench.measure_baseline()

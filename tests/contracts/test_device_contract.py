@@ -84,9 +84,7 @@ class TestCpuDevice(DeviceContract):
         added = f"\nSEEN = {{}}\nhonest = toy\ndef toy(x, y, n):\n{rest[how]}"
         return replace(rendered, text=rendered.text + added)
 
-    def test_overwritten_references_blame_nobody(
-        self, device: Device, rendered: Rendered, workload: Workload
-    ) -> None:
+    def test_spoilt_references_blame_none(self, device: Device, rendered: Rendered, workload: Workload) -> None:
         binary = self.compiled(device, rendered, workload)
         compiled_config = CompiledConfig(rendered, binary.code, binary.report)
         bench = Bench(device, workload, "hot")

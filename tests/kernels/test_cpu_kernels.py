@@ -67,9 +67,7 @@ GEMMS = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "layouts", "config"), GEMMS, ids=str)
-def test_products_agree_with_float64(
-    name: str, dtype: str, layouts: str, config: dict, compiled: Build
-) -> None:
+def test_products_are_float64s(name: str, dtype: str, layouts: str, config: dict, compiled: Build) -> None:
     before = numba.get_num_threads()
     for layout in layouts.split():
         for shape in SHAPES:
@@ -174,9 +172,7 @@ LARGE_TILES = {64: [(14, 2, False), (12, 3, True)], 32: [(6, 2, False), (8, 3, T
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 assembly")
 @pytest.mark.parametrize(("mr", "vectors", "spills"), LARGE_TILES.get(HOST.vector_bytes, []))
-def test_sums_stay_in_registers_where_the_constraint_says_so(
-    compiled: Build, mr: int, vectors: int, spills: bool
-) -> None:
+def test_sums_stay_in_registers_as_the_rule_says(compiled: Build, mr: int, vectors: int, spills: bool) -> None:
     width = HOST.vector_bytes // 4
     config = Config(tiles(width, mr, vectors * width))
     (rule,) = [each for each in KERNELS["packed"].constraints if "spill" in each.sentence]

@@ -61,9 +61,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(
     assert not stored(here, n=100)
 
 
-def test_doctor_tells_it_too_and_read_only_file_systems(
-    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_tells_it_and_read_only_disks(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_folder(here, monkeypatch)
     disk = os.statvfs(here)
     read_only = os.statvfs_result((*disk[:8], disk.f_flag | os.ST_RDONLY, disk.f_namemax))

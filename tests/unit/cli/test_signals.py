@@ -68,7 +68,7 @@ def continue_and_check(folder: Path, before: int) -> None:
     assert dict(result.champion.record.config) == BEST
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_study_keeps_its_trials_and_goes_on(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:

@@ -270,9 +270,7 @@ def test_groups_are_a_product_each_but_for_those_without_rows(
 @pytest.mark.parametrize(
     "epilogue", ["", "scale-tensor+to-float32", "scale-line+bias-col+to-float16", "scale-block+relu"]
 )
-def test_products_of_8_bits_are_scaled(
-    products: Any, lt: Any, epilogue: str, shape: tuple[int, int, int]
-) -> None:
+def test_8_bit_products_are_scaled(products: Any, lt: Any, epilogue: str, shape: tuple[int, int, int]) -> None:
     of = GEMM.problem(dict(zip("mnk", shape, strict=True)), "float8_e4m3fn", "", "", epilogue)
     arrays = HostArrays(of)
     GEMM.baselines["cuda"].call(None, of, arrays.arrays)

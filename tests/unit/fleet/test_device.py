@@ -244,9 +244,7 @@ def work(here: Path) -> Assignment:
     return Assignment("0", item, kernels_of(item, "cuda"), 0, (10.0,), 60.0, 1.0, None, 1, "random")
 
 
-def test_after_a_restart_of_its_database_a_coordinator_locks_again(
-    postgresql: str, place: Place, work: Assignment
-) -> None:
+def test_after_its_database_restarts_it_locks_again(postgresql: str, place: Place, work: Assignment) -> None:
     databases = Databases(postgresql)
     url = databases.fresh()
     with Store.open(url) as one, Store.open(url) as other, Claims(one).coordinating() as hold:

@@ -206,9 +206,7 @@ def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
 
 
 @pytest.mark.parametrize(("library_s", "none"), [(2 * BEST_S, 0), (0.1 * BEST_S, 1)])
-def test_a_champion_behind_the_library_is_not_faster(
-    told: Told, here: Path, library_s: float, none: int
-) -> None:
+def test_champions_behind_the_library_win_nothing(told: Told, here: Path, library_s: float, none: int) -> None:
     write_device(here / "device.json", baseline_s=library_s)
     few = PLAN.replace("[100, 200]", "100")
     assert told(few, "--quiet")[1].count("No problem got a faster champion.") == none

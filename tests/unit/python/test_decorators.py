@@ -164,9 +164,7 @@ def walk(call: Any) -> list[str]:
     return files
 
 
-def test_a_second_call_declares_asks_and_locks_nothing(
-    here: Path, monkeypatch: pytest.MonkeyPatch, runner: ConfigRunner
-) -> None:
+def test_a_second_call_only_runs(here: Path, monkeypatch: pytest.MonkeyPatch, runner: ConfigRunner) -> None:
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
     x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
     tuned(x, out, 2.0, 1)

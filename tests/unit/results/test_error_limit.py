@@ -151,9 +151,7 @@ def test_a_comment_makes_nothing_stale(folder: Path, name: str, comment: str) ->
     ("toy.cu", "< n)", "<= n)", "has changed since"),
     ("toy.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
 ])  # fmt: skip
-def test_records_of_other_constants_are_stale(
-    folder: Path, name: str, was: str, becomes: str, why: str
-) -> None:
+def test_records_of_old_constants_are_stale(folder: Path, name: str, was: str, becomes: str, why: str) -> None:
     record = stored_record(folder)
     text = (folder / name).read_text()
     assert was in text
@@ -178,7 +176,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path: Path) -> None:
+def test_a_store_reads_older_records_under_the_latest_hash(table: Path, store: Store) -> None:
     table.write_text(
         '["toy cuda blocks"]\nbefore = "between"\nbetween = "now"\n[other]\nround = "about"\nabout = "round"\n'
     )
@@ -187,11 +185,10 @@ def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path
         ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, "blocks", BEST, "before",
         Measurement(Outcome.MEASURED, samples_s=(1e-3,)), {"flops": 1.0, "bytes": 1.0},
     )  # fmt: skip
-    with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
-        store.add([record, *(replace(record, id=new_id(), source_hash=name) for name in ("else", "round"))])
-        assert {each.source_hash for each in store.records()} - {"round", "about"} == {"else", "now"}
-        found = store.best_record(record.problem, record.device, "cold", kernels={"blocks": "now"})
-        assert found.id == record.id
+    store.add([record, *(replace(record, id=new_id(), source_hash=name) for name in ("else", "round"))])
+    assert {each.source_hash for each in store.records()} - {"round", "about"} == {"else", "now"}
+    found = store.best_record(record.problem, record.device, "cold", kernels={"blocks": "now"})
+    assert found.id == record.id
 
 
 #: CPU kernels whose code has changed since their results were published: they are compiled in parts now.

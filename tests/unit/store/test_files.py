@@ -225,9 +225,7 @@ def on(server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path)
     ("server", "schema"),
     [*(("sqlite", schema) for schema in tables.OLDER), ("postgresql", "0001"), ("postgresql", "0005")],
 )
-def test_old_schemas_are_read_as_written(
-    server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_old_schemas_are_read(server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url = on(server, schema, request, tmp_path)
     with pytest.raises(StoreTrouble, match="`tuner records upgrade`, or any command that writes"):
         Store.open(url, read_only=True)
@@ -265,9 +263,7 @@ def test_old_schemas_are_read_as_written(
 
 
 @pytest.mark.parametrize("server", ["sqlite", "postgresql"])
-def test_a_killed_migration_changes_nothing(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_killed_upgrade_changes_nothing(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Killed while rows are rewritten."""
     url = on(server, "0004", request, tmp_path)
     script = f"""

@@ -87,9 +87,7 @@ def test_by_time_and_by_device(store: Store) -> None:
         take_back(store, Chosen((record(square(64)).id,)))
 
 
-def test_retractions_travel_and_what_they_take_back_does_not(
-    store: Store, tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_retractions_travel_instead_of_records(store: Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
     everything = tmp_path / "before.jsonl.gz"
     exchange.export(store, everything)
     take_back(store, Chosen((reigning(store).record.id,)))

@@ -186,9 +186,7 @@ def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, C
     ({"device": "fake:none.json"}, "none.json"),
     ({"problem": {"operation": "none"}}, "none"),
 ])  # fmt: skip
-def test_troubles_are_told_with_remedies(
-    tmp_path: Path, devices: dict[str, Crew], more: dict[str, Any], said: str
-) -> None:
+def test_troubles_are_told(tmp_path: Path, devices: dict[str, Crew], more: dict[str, Any], said: str) -> None:
     outcome, why = answered(question(tmp_path, **more), devices)
     assert outcome == "failed"
     assert said in why

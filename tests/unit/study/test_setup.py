@@ -53,14 +53,13 @@ def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> 
     return Record(replace(KEY, shape=(("n", n),)), **given)
 
 
-def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults(tmp_path: Path) -> None:
+def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults(store: Store) -> None:
     near = {"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
-        for n in (10, 900, 1200, 5000, 100_000, 10**6, 10**7):
-            config = near if n == 900 else BEST | {"ITEMS": 2}
-            store.crown(Champion(record(n, config), None, 0.0, "first", {}))
-        store.crown(Champion(record(1000, kernel="gone"), None, 0.0, "first", {}))
-        starts = [*near_champions(store, [BLOCKS], KEY, DEVICE), *declared_starts([BLOCKS])]
+    for n in (10, 900, 1200, 5000, 100_000, 10**6, 10**7):
+        config = near if n == 900 else BEST | {"ITEMS": 2}
+        store.crown(Champion(record(n, config), None, 0.0, "first", {}))
+    store.crown(Champion(record(1000, kernel="gone"), None, 0.0, "first", {}))
+    starts = [*near_champions(store, [BLOCKS], KEY, DEVICE), *declared_starts([BLOCKS])]
     assert starts[0] == ("blocks", near)
     assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
     assert {kernel for kernel, _ in starts} == {"blocks"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, database, request, rule, stored, study, write_device
+from fixtures.fake_device import BEST, BEST_S, request, rule, stored, study, write_device
 
 from tuner.declare import catalogue
 from tuner.declare.space import choice
@@ -39,7 +39,7 @@ BY_STATE = ("none", "remembers", "returns", "glances", "tenth", "also_none")
 
 
 @pytest.mark.parametrize(("regime", "cheats"), [("cold", BY_STATE), ("hot", (*REASONS, *BY_STATE))])
-def test_kernels_that_seem_to_compute_are_wrong(tmp_path: Path, regime: str, cheats: Sequence[str]) -> None:
+def test_kernels_that_seem_to_compute_are_wrong(store: Store, regime: str, cheats: Sequence[str]) -> None:
     declared = catalogue.from_file(CHEATING)
     (kernel,) = declared.of("cheating_cpu")
     kernel = replace(
@@ -52,9 +52,8 @@ def test_kernels_that_seem_to_compute_are_wrong(tmp_path: Path, regime: str, che
         problem, [kernel], (find("cpu"),), regime, seconds=None, seed=1, sampler="random",
         objectives=("time", "error"), finals_s=0.5,
     )  # fmt: skip
-    with Store.open(database(tmp_path)) as store:
-        result = run_study(asked, store)
-        trials = [record for record in store.records() if record.role is Role.TRIAL]
+    result = run_study(asked, store)
+    trials = [record for record in store.records() if record.role is Role.TRIAL]
     found = {record.config["CHEAT"]: record.measurement for record in trials}
     assert set(found) == set(cheats)
     reasons = {cheat: each.reason for cheat, each in found.items() if each.outcome is Outcome.WRONG_RESULT}
@@ -145,9 +144,7 @@ ENDS = {
 }
 
 
-def test_real_faults_are_outcomes_and_the_sound_config_is_crowned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_faults_are_outcomes_and_sound_ones_win(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 6.0)
     monkeypatch.setattr(compile_pool, "MEMORY_BYTES", SCANT_BYTES)
     declared = catalogue.from_file(FAULTY)
@@ -157,9 +154,8 @@ def test_real_faults_are_outcomes_and_the_sound_config_is_crowned(
         problem, declared.of("faulty_cpu"), (scant,), "hot", seconds=None, seed=1, sampler="random",
         finals_s=0.5,
     )  # fmt: skip
-    with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
-        result = run_study(asked, store)
-        trials = [record for record in store.records() if record.role is Role.TRIAL]
+    result = run_study(asked, store)
+    trials = [record for record in store.records() if record.role is Role.TRIAL]
     found = {record.config["FAULT"]: record.measurement for record in trials}
     assert len(trials) == len(found)
     for fault, (outcome, reason) in ENDS.items():
@@ -171,15 +167,14 @@ def test_real_faults_are_outcomes_and_the_sound_config_is_crowned(
 CORE_TYPES = {64: ("Haswell", "SkylakeX"), 32: ("Nehalem", "Haswell")}
 
 
-def test_a_blas_that_takes_the_cpu_for_an_older_one_is_measured_as_what_it_is_too(tmp_path: Path) -> None:
+def test_a_blas_that_mistakes_the_cpu_is_measured_as_what_it_is_too(tmp_path: Path, store: Store) -> None:
     cpu = find("cpu")
     if cpu.info.vector_bytes not in CORE_TYPES:
         pytest.skip("OpenBLAS has one core type for this CPU")
     older, best = CORE_TYPES[cpu.info.vector_bytes]
     mistaken = replace(cpu, environment=(("OPENBLAS_CORETYPE", older),))
     asked = request("cpu", found=(mistaken,), regime="hot", trials=1, finals_s=0.1)
-    with Store.open(database(tmp_path)) as store:
-        result = run_study(asked, store)
+    result = run_study(asked, store)
     first, own, last = stored(tmp_path, Role.BASELINE)
     # Before the search with either, then with its own choice in the finals.
     assert [each.versions["blas_core_type"] for each in (first, own, last)] == [older, best, older]
