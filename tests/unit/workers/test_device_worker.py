@@ -1,4 +1,4 @@
-"""The device worker of a study: replaced when it fails, given up when the device is unwell."""
+"""The device worker of a study and other processes: replaced when they fail, from one problem to the next."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, rule, write_device
+from fixtures.own_workers import own_workers
 from tuner.devices.fake.device import FakeCompiler
 
 from tuner.declare.kernel import render
@@ -22,7 +23,7 @@ from tuner.errors import DeviceTrouble, InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, process
 from tuner.workers.bench import CompiledConfig, ShapeCase
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.device_worker import Crew, DeviceWorker
 from tuner.workers.process import LIMIT_BYTES, Channel, ChannelBroken, Worker, WorkerFailed
 
 Make = Callable[..., DeviceWorker]
@@ -37,7 +38,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         spec = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S, **more)
         opened.append(DeviceWorker(find(spec)))
         opened[-1].open()
-        opened[-1].prepare({**request(spec).problem.to_json(), "origin": str(TOY)}, "cold")
+        opened[-1].prepare(named(spec), "cold")
         return opened[-1]
 
     yield made
@@ -45,10 +46,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
         worker.close()
 
 
-def named(tmp_path: Path, n: int) -> dict[str, Any]:
+def named(spec: str, n: int = 1000) -> dict[str, Any]:
     """The toy of a size, as a message names it."""
-    problem = request(f"fake:{tmp_path}/device.json").problem.to_json()
-    return {**problem, "shape": {"n": n}, "origin": str(TOY)}
+    return {**request(spec, n=n).problem.to_json(), "origin": str(TOY)}
 
 
 def compiled_config(tmp_path: Path, config: dict[str, Any]) -> CompiledConfig:
@@ -95,7 +95,7 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
     found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
-    cases = [ShapeCase(named(tmp_path, 7), good.rendered.launch)]
+    cases = [ShapeCase(named(f"fake:{tmp_path}/device.json", 7), good.rendered.launch)]
     assert worker.verify(good, cases) == ""
     assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
     crash = compiled_config(tmp_path, fault_configs()["crash"])
@@ -130,9 +130,7 @@ def test_a_slow_first_run_is_stopped(make: Make, tmp_path: Path, monkeypatch: py
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
 
 
-def test_time_of_stopped_workers_is_left_out(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_of_a_stopped_worker_is_none(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 1.0)
     monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
     # With a best time, the first run has a limit of its own, which the worker's own timer keeps.
@@ -173,7 +171,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
-    return write_device(tmp_path / "device.json", faults=True)
+    return write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
 
 
 def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> None:
@@ -268,3 +266,80 @@ def test_an_end_in_the_middle_of_a_message_is_told(pair: tuple[Channel, socket.s
     with pytest.raises(ChannelBroken, match="closed its channel") as caught:
         channel.receive(5)
     assert not caught.value.rubbish
+
+
+# --- from one problem to the next ----------------------------------------
+
+
+@pytest.fixture
+def crew(spec: str) -> Iterator[Crew]:
+    with Crew([find(spec)], most_compilers=2) as opened:
+        yield opened
+
+
+def compiled(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Any:
+    asked = request(spec, n=n)
+    text = render(asked.kernels[0], asked.problem, Config(config))
+    return crew.pool(named(spec, n)).compile_all({0: text})[0]
+
+
+def outcome(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Outcome:
+    crew.devices[0].prepare(named(spec, n), "cold")
+    return measured(crew.devices[0], compiled(crew, spec, config, n)).outcome
+
+
+def test_the_same_processes_work_on_one_problem_after_the_other(crew: Crew, spec: str) -> None:
+    assert outcome(crew, spec, BEST) is Outcome.MEASURED
+    before = own_workers()
+    assert sorted(before.values()) == ["compile", "device"]
+    crew.rest()
+    crew.open()
+    assert outcome(crew, spec, BEST, n=3000) is Outcome.MEASURED
+    assert own_workers() == before
+
+
+def test_what_was_asked_for_one_problem_does_not_come_at_the_next(crew: Crew, spec: str) -> None:
+    asked = request(spec)
+    text = render(asked.kernels[0], asked.problem, Config(BEST))
+    pool = crew.pool(named(spec))
+    for ticket in range(6):
+        pool.submit(ticket, text)
+    crew.rest()
+    assert pool.pending == 0
+    assert list(pool.results({77: text})) == [77]
+    assert pool.ready() == {}
+
+
+@pytest.mark.parametrize("how", ["busy", "died before", "died while it rests"])
+def test_a_device_that_does_not_rest_is_opened_anew(crew: Crew, spec: str, how: str) -> None:
+    worker = crew.devices[0]
+    before = psutil.Process(worker.channel.pid)
+    if how == "busy":
+        worker.prepare(named(spec), "cold")
+        worker.begin(compiled(crew, spec, fault_configs()["hang"]), None, limit_s=100.0)
+    elif how == "died before":
+        before.kill()
+    crew.rest()
+    if how == "died while it rests":
+        before.kill()
+    crew.open()
+    assert not before.is_running()
+    assert outcome(crew, spec, BEST) is Outcome.MEASURED
+
+
+def test_at_the_end_no_process_is_left_and_it_can_be_opened_again(spec: str, tmp_path: Path) -> None:
+    crew = Crew([find(spec)], most_compilers=1)
+    assert own_workers() == {}
+    crew.open()
+    assert outcome(crew, spec, BEST) is Outcome.MEASURED
+    assert len(own_workers()) == 2
+    crew.close()
+    crew.close()
+    assert own_workers() == {}
+    with crew:
+        assert outcome(crew, spec, BEST) is Outcome.MEASURED
+    assert own_workers() == {}
+    (tmp_path / "device.json").unlink()
+    with pytest.raises(DeviceTrouble, match="cannot read"):
+        crew.open()
+    assert own_workers() == {}
