@@ -1,9 +1,9 @@
 // bmm, wgmma_turns: tensor cores of sm_90 fed by tensor maps, in 16 bits; two warpgroups take tiles in turn.
 //
-// Idea     What wgmma does, but a tile is one warpgroup's: while it stores, the other one multiplies the next tile. Where k is short,
-//          tiles are stored often: at 228 x (736 x 744 x 424) a tile of 128 x 256 has 7 places of terms, and tensor cores wait for its
-//          64 KB about as long as for two of them. One warp fetches for both, a tile after the other. A turn passes when the last place
-//          of a tile is being multiplied: who waited for a place without it could take one of two rounds before for it.
+// Idea     What wgmma does, but a tile is one warpgroup's: while it stores, the other one multiplies the next tile. That pays where k is
+//          short, and tiles are stored often. One warp fetches for both, a tile after the other.
+// Turns    A turn passes with the last place of a tile: its operands are there, so that the next places in the ring are those of the
+//          next round. A phase tells two rounds in a row apart, no more.
 // Layout   as in wgmma
 // Source   own work; CUTLASS calls it ping-pong.
 // Letters  as in wgmma; TURNS warpgroups, each with all rows of its tile (CONSUMERS 1)
