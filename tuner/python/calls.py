@@ -9,7 +9,7 @@ policy or the records change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
@@ -33,9 +33,7 @@ Prepared = Callable[..., Any]
 #: Calls of a kernel at the most for stacks that repeat each other's matrices; the library copies what repeats.
 IN_TURN = 16
 #: Kernels of 8-bit numbers where nothing is known: the library's; wgmma where that has none.
-EIGHTS = {"gemm": ("cublaslt_fp8", "wgmma_fp8"), "bmm": ("wgmma",), "grouped": ("wgmma",)}
-#: Dtypes of which PyTorch's product is cuBLASLt's first proposal, and that proposal; its own call costs less.
-HALVES, PROPOSED = ("float16", "bfloat16"), {"gemm": ("cublaslt",)}
+EIGHTS = {"gemm": ("cublaslt_fp8", "wgmma_fp8")}
 #: Ends of a measurement that the user is told of.
 TOLD = ("busy", "failed")
 
@@ -106,28 +104,9 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
             return _bound(request, run)
     if request.function in ("transpose", "grouped"):
         return getattr(family, request.function)  # type: ignore[no-any-return]
-    if decision is not None and family.name == "PyTorch" and decision.problem.dtype in HALVES:
-        bits = request.bits or chosen().bits
-        native = None if bits or request.copied else _first_of(request, decision, PROPOSED)
-        if native is not None:
-            return native
     operands = request.operands.values()
     guarded = family is not NUMPY and request.out is not None and all(operand.plain for operand in operands)
     return _apart(request, family.matmul) if guarded else family.matmul
-
-
-def _first_of(
-    request: CallRequest, decision: Decision | None, names: Mapping[str, tuple[str, ...]]
-) -> Prepared | None:
-    """The first config that computes a problem on a GPU, of the kernels that are named for its operation."""
-    of = decision.problem.operation.name if decision is not None else ""
-    if decision is None or decision.device.kind != "cuda" or of not in names:
-        return None
-    for kernel in builtin_now().of(of, "cuda", names[of]):
-        for config in kernel.first_configs():
-            if kernel.legal(decision.problem, decision.device, config):
-                return kernel_call(request, replace(decision, kernel=kernel, config=config))
-    return None
 
 
 def _apart(request: CallRequest, call: Prepared) -> Prepared:
@@ -169,9 +148,12 @@ def _finished(request: CallRequest) -> Prepared:
 def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
     """A product of 8-bit numbers by cuBLASLt, of groups by a kernel, on their device; elsewhere in float32."""
     groups = request.function == "grouped"
-    native = _first_of(request, decision, EIGHTS)
-    if native is not None:
-        return native
+    if decision is not None and decision.device.kind == "cuda":
+        known, of = (decision.problem, decision.device), decision.problem.operation.name
+        for kernel in builtin_now().of(of, "cuda", EIGHTS.get(of, ("wgmma",))):
+            config = next((one for one in kernel.first_configs() if kernel.legal(*known, one)), None)
+            if config is not None:
+                return kernel_call(request, replace(decision, kernel=kernel, config=config))
     family, epilogue, factors, names = request.family, request.epilogue, request.factors, request.inputs[2:]
 
     def called(a: Any, b: Any, *more: Any) -> Any:
@@ -333,7 +315,10 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
             stacks = _stacks_in_turn(request) if decision is None and request.function == "matmul" else None
             return stacks or library_call(request, decision)
         kernel = kernel_call(request, decision)
-        return _in_graphs(request, kernel, library_call(request, decision)) if decision.in_graphs else kernel
+        if decision.in_graphs is None:
+            return kernel
+        library = library_call(request, decision)
+        return _in_graphs(request, *((kernel, library) if decision.in_graphs else (library, kernel)))
     except Exception as error:
         decisions.warn_once(
             f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "

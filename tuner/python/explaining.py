@@ -151,7 +151,9 @@ def explain(
     if here:
         find(device)  # or say that there is none
         return _explained(request, decision_for(request))
-    return _explained(request, decide(request.problem, device) if request.problem else None)
+    decision = decide(request.problem, device) if request.problem else None
+    no_faster = decision is not None and decision.in_graphs is False
+    return _explained(request, decision.by_library(decision.why) if decision and no_faster else decision)
 
 
 def _function(named: Any) -> str:

@@ -313,6 +313,8 @@ def _kernels(
 
     def decided(activation: str = "") -> bool:
         decision = _decision(operands, held, activation)
+        if decision is not None and decision.in_graphs is False:
+            return False
         if decision is None or decision.kernel is not None:
             return decision is not None
         if decision.is_miss and not activation:
