@@ -29,12 +29,16 @@ REFERENCES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def libraries() -> None:
-    """Loaded by the process that runs these tests, not by all that collect them: it takes seconds."""
+def load() -> None:
     global torch, triton, KERNELS
     torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
     KERNELS = runpy.run_path(str(ROOT / "scripts" / "bench" / "triton_kernels.py"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Loaded by the process that runs these tests, not by all that collect them: it takes seconds."""
+    load()
 
 
 def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
@@ -124,4 +128,5 @@ def test_a_second_process_has_the_answer_without_tuning() -> None:
 
 
 if __name__ == "__main__":
+    load()
     called()
