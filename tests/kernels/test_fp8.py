@@ -101,6 +101,13 @@ def test_every_shape_has_a_start(dims: tuple[int, int, int], epilogue: str) -> N
     assert any(config.PROMOTE == 0 for config in found) == (dims[2] <= 2048 and "scale-block" not in epilogue)
 
 
+def test_the_librarys_rows_have_a_multiple_of_16_bytes() -> None:
+    library, of = kernel_of("cublaslt_fp8"), {"epilogue": "scale-block"}
+    shapes = [(1000, 1312, 512), (1001, 1312, 512), (1000, 1300, 512), (1000, 1312, 500), (1000, 1312, 640)]
+    problems = [gemm(*shape, "nt", EIGHT, **of) for shape in shapes]
+    assert [library.legal(of, H200, library.first_configs()[0]) for of in problems] == [True, *[False] * 4]
+
+
 def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:
     """Sums of bits that are cut off toward zero, 32 terms at a time as tensor cores take them."""
     of, rng = gemm(64, 64, 8192, "nt", EIGHT, epilogue="to-float32"), np.random.default_rng(3)

@@ -10,6 +10,7 @@ import numpy as np
 from tuner import (
     DTYPE_BYTES,
     FLOAT8_DTYPES,
+    SCALE_BLOCK,
     Constraint,
     Epilogue,
     Kernel,
@@ -202,7 +203,10 @@ EIGHTS_KERNEL = replace(
                 (p.dtype not in FLOAT8_DTYPES)
                 | (p.k % 16 == 0)
                 & (p.n % 16 == 0)
-                & ((Epilogue.read(p.epilogue).scale != "scale-block") | (p.m % 4 == 0))
+                & (
+                    (Epilogue.read(p.epilogue).scale != "scale-block")
+                    | (p.m % 4 == 0) & (ceil_div(p.k, SCALE_BLOCK) % 4 == 0)
+                )
             ),
         ),
         sums_of_8_bits(lambda p, c: select(c.FAST == 1, p.k, 0)),

@@ -12,7 +12,7 @@ import cupy
 import numpy
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, FLOAT8_DTYPES, Epilogue
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, FLOAT8_DTYPES, SCALE_BLOCK, Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
@@ -161,7 +161,9 @@ def _whole(problem: Problem) -> Problem:
     """The problem, in 8 bits with rows, those of blocks' scales, too, that cuBLASLt takes."""
     if problem.dtype not in FLOAT8_DTYPES:
         return problem
-    units = {"m": 4 if Epilogue.read(problem.epilogue).scale == BY_BLOCK else 1, "n": 16, "k": 16}
+    is_by_block = Epilogue.read(problem.epilogue).scale == BY_BLOCK
+    has_odd_blocks = is_by_block and -(-problem.k // SCALE_BLOCK) % 4
+    units = {"m": 4 if is_by_block else 1, "n": 16, "k": 4 * SCALE_BLOCK if has_odd_blocks else 16}
     shape = tuple((dim, -(-size // units[dim]) * units[dim]) for dim, size in problem.shape)
     return replace(problem, shape=shape)
 
