@@ -58,7 +58,7 @@ def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey
         return set(map(rows.problem_of, connection.execute(changed)))
 
 
-def as_of(url: str, positions: Mapping[str, int], patience_s: float = 30.0) -> Store:
+def as_of(url: str, positions: Mapping[str, int]) -> Store:
     """Opens a database, for reading, as it was at a snapshot.
 
     Temporary views of the connection, which have the names of the tables, end at the snapshot's last rows. Both
@@ -67,13 +67,12 @@ def as_of(url: str, positions: Mapping[str, int], patience_s: float = 30.0) -> S
     Args:
         url: The database.
         positions: Those of the snapshot.
-        patience_s: Seconds to wait for another process that writes.
 
     Raises:
         StoreTrouble: The database cannot be used.
     """
     parts = opening.parsed(url)
-    engine = opening.make_engine(parts, read_only=True, patience_s=patience_s)
+    engine = opening.make_engine(parts, read_only=True)
     server = engine.dialect.name == "postgresql"
 
     def connected(connection: Any, _: Any) -> None:

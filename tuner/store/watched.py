@@ -100,17 +100,16 @@ def add_demand(store: Store, wanted: Sequence[Wanted]) -> None:
         connection.execute(table.delete().where(table.c.number.not_in(most)))
 
 
-def demand(store: Reader, *, operation: str = "", device: str = "", kind: str = "") -> list[Wanted]:
+def demand(store: Reader, *, operation: str = "", device: str = "") -> list[Wanted]:
     """What was asked and had no exact answer, the most seconds first.
 
     Args:
         store: The store.
         operation: Only of this one; all where empty.
         device: Only on devices of this name.
-        kind: Only on devices of this kind.
     """
     of = tables.demand.c
-    chosen = {of.operation: operation, of.device: device, of.kind: kind}
+    chosen = {of.operation: operation, of.device: device}
     wanted = sa.select(*of).where(*(column == value for column, value in chosen.items() if value))
     names = "kind", "device", "match", "calls", "saves_s", "first_at", "last_at"
     stored = store.rows(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -147,7 +146,7 @@ def found_wrong(finals: Iterable[Record]) -> set[Named]:
 
 def known_front(
     store: Store | None, problem: ProblemKey, device: DeviceInfo | str, regime: str,
-    objectives: tuple[str, ...], published: Path | None = None,
+    objectives: tuple[str, ...],
 ) -> tuple[Front, Champion]:  # fmt: skip
     """Returns the front of a problem's stored records, or else of its published results.
 
@@ -157,13 +156,12 @@ def known_front(
         device: A device, or words of its name.
         regime: How times were taken.
         objectives: Two or more objectives.
-        published: Folder of published results; the project's own if None.
 
     Raises:
         NothingFound: Neither has a champion for it, or all objectives.
         UnknownName: No device, or several devices, have this name.
     """
-    snapshot = Snapshot.open(store, published)
+    snapshot = Snapshot.open(store, None)
     where = known_device(device, snapshot.devices()) if isinstance(device, str) else device
     sources: list[tuple[Champion, Sequence[Record], Record | None]] = []
     if store is not None and (champion := store.champion(problem, where, regime)) is not None:

@@ -1,7 +1,6 @@
 """A pool of compile workers that run ahead of the device."""
 
 import math
-import os
 import select
 from collections import deque
 from collections.abc import Mapping
@@ -61,15 +60,14 @@ class CompilePool:
 
     most_kept: float = 2048
 
-    def __init__(self, spec: str, size: int = 0) -> None:
+    def __init__(self, spec: str, size: int) -> None:
         """Starts the workers; `take_up` tells what for.
 
         Args:
             spec: Device spec, see `tuner.devices.protocol.DetectedDevice.opening`.
-            size: Number of workers; by default `workers_for` the available cores and one device.
+            size: Number of workers.
         """
-        self._spec = spec
-        self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
+        self._spec, self.size = spec, size
         self._idle = [self._start() for _ in range(self.size)]
         self._busy: dict[Worker, _Job] = {}
         self._waiting: deque[_Job] = deque()
