@@ -96,7 +96,7 @@ def test_sums_stay_in_registers_until_they_are_promoted(epilogue: str, changes: 
 def test_every_shape_has_a_start(dims: tuple[int, int, int], epilogue: str) -> None:
     of = gemm(*dims, "nt", EIGHT, epilogue=epilogue)
     found = [config for config in KERNEL.first_configs() if KERNEL.allows(of, H200, config)]
-    assert found
+    assert any(KERNEL.legal(of, H200, config) for config in found), "a study begins with what is worth trying"
     assert all(config.PROMOTE == 1 for config in found) or "scale-block" not in epilogue
     assert any(config.PROMOTE == 0 for config in found) == (dims[2] <= 2048 and "scale-block" not in epilogue)
 
