@@ -1,6 +1,7 @@
 """What tests of the service share: a server that anyone here may read, one with tokens, and a browser."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         secrets = {name: tokens.create(store, name, scope.split(","), 9.0) for name, scope in scopes.items()}
     with serving(db, folder, "--no-jobs") as running:
         yield running, secrets
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tests of a file share."""
+    return tmp_path_factory.mktemp("shared")
 
 
 @pytest.fixture(scope="module")

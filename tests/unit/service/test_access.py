@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fixtures.fake_device import ROOT
-from fixtures.server import BOARD, TUNED, Server, eventually, fill, gemm, record, serving
+from fixtures.server import ASKED, BOARD, TUNED, Server, eventually, fill, gemm, record, serving
 
 import tuner
 from tuner.cli.main import run
@@ -20,7 +20,6 @@ from tuner.service import tokens
 from tuner.service.client import ServerAway
 from tuner.store import Store, lines
 
-ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 #: A server and its tokens.
 Guarded = tuple[Server, dict[str, str]]
 

@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 from fixtures.lookup_records import crown, tiled
 from fixtures.postgres import Databases
-from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, gemm, library, record, serving
+from fixtures.server import ASKED, BOARD, CPU, TUNED, Server, eventually, fill, gemm, library, record, serving
 
 from tuner.cli.main import run
 from tuner.model.stored import from_bytes, to_bytes
 from tuner.results.record import Retraction, Role, rows_study, utc_now
 from tuner.store import Store, watched
 from tuner.store.published import tuned_folder
-
-ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

@@ -6,7 +6,7 @@ No request is answered by 5xx, and each answer is of a status, a type and a form
 import contextlib
 
 import schemathesis
-from fixtures.server import Server
+from fixtures.server import ASKED, Server
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
@@ -19,7 +19,6 @@ CHECKS = [
     not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
     checks.response_schema_conformance,
 ]  # fmt: skip
-ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 
 
 def test_requests_are_answered_as_the_description_says(guarded: tuple[Server, dict[str, str]]) -> None:

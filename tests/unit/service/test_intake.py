@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 from fixtures.fake_device import ROOT
-from fixtures.server import Server, eventually, gemm, record, serving
+from fixtures.server import ASKED, Server, eventually, gemm, record, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,13 +22,7 @@ from tuner.results.record import Record
 from tuner.service.records import take_file
 from tuner.store import Store, exchange, lines, listing
 
-ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 GOOD = record(gemm(70, 70, 70), 1e-3)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("intake")
 
 
 @pytest.fixture(scope="module")

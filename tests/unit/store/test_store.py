@@ -1,33 +1,29 @@
-"""The store's file: making it, bringing it forward, and every way in which it cannot be used."""
+"""The store: its file or server, what is kept there, and every way in which it cannot be used."""
 
+import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fixtures import records
+from fixtures.fake_device import BEST, BEST_S, ROOT, TOY, write_device
 from fixtures.postgres import Databases
-from fixtures.records import BOARD, CPU, measured, square, survey_part
+from fixtures.records import BOARD, CPU, record, square, survey_part
 
-import tuner.store
+from tuner.cli.main import run
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Record, Retraction, Wanted
 from tuner.results.survey import SurveyPart, Timing
 from tuner.store import Store, exchange, health, lines, listing, opening, retracting, watched
 from tuner.store.retracting import Chosen
-
-ROOT = Path(tuner.__file__).parent.parent
-
-
-def record(samples: int = 1) -> Record:
-    return records.record(square(8), measurement=measured(*(1e-3 / (1 + at) for at in range(samples))))
 
 
 @pytest.fixture
@@ -73,14 +69,14 @@ def test_a_reader_cannot_write(either_url: str) -> None:
     told = r"studies\.db: it is read-only|it was opened for reading; use a"
     with Store.open(either_url, read_only=True) as store:
         with pytest.raises(StoreTrouble, match=told):
-            store.add(record())
+            store.add(record(square(8)))
         assert store.records() == []
 
 
 def test_a_lone_file_is_read_as_it_lies(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a medium that cannot be written: no log may be made beside the file."""
     with Store.open(url) as store:
-        store.add(record())
+        store.add(record(square(8)))
     monkeypatch.setattr(opening.os, "access", lambda path, mode: False)
     with Store.open(url, read_only=True) as store:
         assert len(store.records()) == 1
@@ -100,7 +96,7 @@ def stored(url: str) -> list[Record]:
 def test_a_database_that_is_deleted_in_mid_study_is_made_again(
     url: str, path: Path, companions: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = [record() for _ in range(4)]
+    kept = [record(square(8)) for _ in range(4)]
     with Store.open(url) as store, Store.open(url) as other:
         store.add(kept[0])
         other.add(kept[1])
@@ -115,10 +111,8 @@ def test_a_database_that_is_deleted_in_mid_study_is_made_again(
     assert health.check(url).sound
 
 
-def test_a_database_replaced_in_mid_study_goes_on_beside_it(
-    url: str, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other, kept = record(), [record(), record()]
+def test_a_replaced_database_goes_on_beside_it(url: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other, kept = record(square(8)), [record(square(8)), record(square(8))]
     with Store.open(f"sqlite:///{path}.new") as store:
         store.add(other)
     with Store.open(url) as store:
@@ -153,11 +147,11 @@ def test_another_process_that_keeps_it_locked(url: str, path: Path) -> None:
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreTrouble, match="another process keeps it locked; wait"):
-            store.add(record())
+            store.add(record(square(8)))
         assert store.records() == []
         holder.execute("ROLLBACK")
         holder.close()
-        store.add(record())
+        store.add(record(square(8)))
         assert len(store.records()) == 1
 
 
@@ -319,3 +313,65 @@ def test_the_latest_model_of_a_device_is_kept(either_store: Store) -> None:
     texts = {device: text for device, (_, text) in found.items()}
     assert texts == {"Board": b"two", "Other board": b"three"}
     assert watched.models(either_store, "gemv", "cold") == {}
+
+
+# --- on a server ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def databases(postgresql: str) -> Databases:
+    return Databases(postgresql)
+
+
+@pytest.fixture
+def remote(databases: Databases) -> Iterator[str]:
+    return databases.fresh()
+
+
+def test_a_study_and_a_lookup_on_a_server(remote: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = write_device(here / "device.json", baseline_s=2 * BEST_S)
+    named = [str(TOY), "--set", "n=1000", "--device", device, "--db", remote, "--json"]
+    assert run(["tune", *named, "--sampler", "random", "--trials", "60", "--quiet"]) == 0
+    capsys.readouterr()
+    assert run(["best", *named]) == 0
+    assert json.loads(capsys.readouterr().out)["config"] == BEST
+    assert [file.name for file in here.iterdir() if "ledger" in file.name] == []
+
+
+def test_several_processes_write_to_one_server(remote: str) -> None:
+    """They make the tables and add the same records in opposite orders; none waits for another in a circle."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from fixtures.records import record, square
+from tuner.store import Store
+ids = [f"00000000-0000-4000-8000-{{n:012d}}" for n in range(60)]
+some = [record(square(1 + n % 7), id=each) for n, each in enumerate(ids)]
+with Store.open({remote!r}) as store:
+    for _ in range(5):
+        store.add(some if sys.argv[1] == "forward" else some[::-1])
+"""
+    ways = ("forward", "backward", "forward")
+    writers = [subprocess.Popen([sys.executable, "-c", script, way], cwd=ROOT) for way in ways]
+    assert [each.wait() for each in writers] == [0, 0, 0]
+    with Store.open(remote, read_only=True) as store:
+        assert len(store.records()) == 60
+
+
+def test_a_connection_that_broke_is_made_anew(remote: str, databases: Databases) -> None:
+    with Store.open(remote) as store:
+        store.add(record(square(64)))
+        databases.disconnect(remote)
+        store.add(record(square(64)))
+        assert len(store.records()) == 2
+
+
+@pytest.mark.parametrize(("part", "instead", "told"), [
+    ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host, port"),
+    ("tuner:", "stranger:", "user or password is wrong"),
+    ("/tuner_", "/other_", "there is no such database or user on its server; make it"),
+])  # fmt: skip
+def test_trouble_is_told_with_what_to_do(remote: str, part: str, instead: str, told: str) -> None:
+    with pytest.raises(StoreTrouble, match=told) as caught:
+        Store.open(remote.replace(part, instead, 1))
+    assert sa.make_url(remote).password not in str(caught.value)
