@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
 from operands_drawn import drawn
 
@@ -23,7 +23,6 @@ from tuner.python.decisions import device_info
 from tuner.workers.further_checks import broken_promise, compared
 from tuner.workers.workload import Workload
 
-__all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 GEMM = builtin().operation("gemm")
