@@ -366,10 +366,10 @@ class Predictor:
             lot = lot.and_(self._made(list(made), origins, problem))
         behind = np.append(behind[good], behind[origins] + CHANGED)
         at, gain = ModelAt(model, problem, self._device, lot), np.append(gains[good], gains[origins])
-        # Trees know less well than those of the library where its own algorithms are slow, as at odd rows.
+        # The library's own algorithms are slow where it is, as at odd rows, of which trees know less.
         own = np.array([name in self._own for name, _ in lot.configs], bool) & np.isfinite(gain)
         log_s = at.log_s()
-        log_s[own] = at.library_log_s() - gain[own]
+        log_s[own] = np.maximum(log_s[own], at.library_log_s() - gain[own])
         return _Known(at, log_s, behind, gain)
 
     def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> dict[Named, int]:
