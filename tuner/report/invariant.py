@@ -37,11 +37,12 @@ from tuner.workers.device_worker import Crew
 FEW_ROWS, ROWS = 37, 1009
 #: Classes of rows that are timed at all sizes, so many configs of others each; finalists of a size.
 MOST_TIMED, NEAREST, FINALISTS = 4, 8, 3
-#: Shares of the time until the searches end, and until the other sizes are timed.
-SEARCHED, TIMED = 0.6, 0.8
+#: Shares of the time until the searches end, and until the other sizes are timed. The rest is for proofs: on an
+#: H200 0.5 to 1 s each, on two cores of a Xeon 5 to 12 s.
+SHARES, HOST_SHARES = (0.6, 0.8), (0.4, 0.5)
 #: Seconds of a searched size at the least, and on a host, or fewer are searched; of finals at the most. Below
 #: gemm 4096 x 4096 x 4096 an H200 tried 10 to 78 configs of each size in 8.8 s, and 1 to 12 in 4.1 s.
-LEAST_S, LEAST_HOST_S, FINALS_S = 7.0, 10.0, 5.0
+LEAST_S, LEAST_HOST_S, FINALS_S = 7.0, 20.0, 5.0
 #: Between powers of two from here on there are three sizes more: of more tiles, not all run at once.
 WAVES = 64
 #: Speed that a class is taken to have at a size where it was not timed, of the fastest.
@@ -94,7 +95,8 @@ class _RowSearch:
         key, top = ProblemKey.of(request.problem), request.problem.dims[self._dim]
         self._study = rows_study(key, self._device.name, request.regime, self._dim)
         self._seconds = math.inf if request.seconds is None else request.seconds
-        self._least_s = LEAST_HOST_S if kind_of(self._device.kind).is_host else LEAST_S
+        is_host = kind_of(self._device.kind).is_host
+        self._least_s, self._shares = (LEAST_HOST_S, HOST_SHARES) if is_host else (LEAST_S, SHARES)
         self.sizes = _sizes(top)
         #: Size -> time in seconds, class of rows and config; the fastest first.
         self._timed = collections.defaultdict[int, list[tuple[float, str, Named]]](list)
@@ -111,8 +113,8 @@ class _RowSearch:
         """Runs a study of each size that there is time for, the largest first; returns the last's progress."""
         searched = _spread(self.sizes, self._seconds / self._least_s)
         for number, size in enumerate(searched):
-            share_s = self._share_s(SEARCHED, len(searched) - number)
-            if number and share_s < SEARCHED * self._least_s / 2:
+            share_s = self._share_s(self._shares[0], len(searched) - number)
+            if number and share_s < self._shares[0] * self._least_s / 2:
                 break
             seconds = share_s if math.isfinite(share_s) else None
             asked = replace(self._request, problem=self._at(size), seconds=seconds, finals_s=0.0, invariant="")
@@ -133,7 +135,7 @@ class _RowSearch:
                 for kernel, config in itertools.chain(*fresh)
                 if self._kernels[kernel].allows(problem, self._device, config)
             ]
-            until_s = time.monotonic() + self._share_s(TIMED, len(self.sizes) - number)
+            until_s = time.monotonic() + self._share_s(self._shares[1], len(self.sizes) - number)
             remeasure(self._store, self._crew, missing, *place, until_s, after=self._classify)
 
     def ranked(self) -> list[str]:
