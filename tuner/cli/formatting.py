@@ -134,7 +134,7 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("in programs", ", ".join(f"{ratio:.3f} x {name.replace('_', ' ')}" for name, ratio in states))
         )
     if answer.get("use", "kernel") != "kernel":
-        rows.append(("use", f"{answer['use']}: the library is faster here"))
+        rows.append(("use", f"{answer['use']}: no kernel is surely faster here"))
     if error:
         rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
     if answer.get("bits"):
