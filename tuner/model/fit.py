@@ -139,11 +139,11 @@ def fit(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, see
         seed: Of the folds and of the trees' samples.
 
     Raises:
-        InputError: There are fewer than 20 problems.
+        InputError: Configs were timed at fewer than 20 problems.
         TunerError: LightGBM is not installed.
     """
-    if len(timings.problems) < LEAST_PROBLEMS:
-        raise InputError(f"a model needs {LEAST_PROBLEMS} problems, got {len(timings.problems)}; survey more")
+    if (count := sum(times.keys() != {LIBRARY} for times in timings.times_s)) < LEAST_PROBLEMS:
+        raise InputError(f"a model needs configs timed at {LEAST_PROBLEMS} problems, got {count}; survey more")
     data = FeatureRows(timings, kernels, device)
     known = calibrate(*left_out(data, seed))
     model = uncalibrated(data, np.arange(len(timings.problems)), seed)

@@ -21,6 +21,7 @@ from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
 from tuner.results.record import Champion, ProblemKey, Role
 from tuner.store import Store
+from tuner.store.published import reigning_champion
 from tuner.study.requests import StudyRequest, competitors
 from tuner.study.session import study_name
 
@@ -315,7 +316,7 @@ class Standing:
                 asked = ProblemKey.of(item.problem), self._device, item.regime, None, item.catalogue
                 return answer(self._store, *asked, invariant=item.invariant).champion
             return None
-        return self._store.champion(ProblemKey.of(item.problem), self._device, item.regime)
+        return reigning_champion(self._store, ProblemKey.of(item.problem), self._device, item.regime)
 
     def is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True if this study reached its finals with these kernels, as they are now, driver and compiler."""

@@ -146,6 +146,14 @@ def champions(operation: str = "", directory: Path | None = None) -> list[Champi
     return [result.champion for result in entries(operation, directory)]
 
 
+def reigning_champion(store: Reader, problem: ProblemKey, device: DeviceInfo, regime: str) -> Champion | None:
+    """The champion of a problem in a database or, where it has none, the published one of such a device."""
+    own = store.champion(problem, device, regime)
+    known = [] if own else standing(entries(problem.operation, device=(device.kind, device.name)), store)
+    records = ((one.champion, one.champion.record) for one in known)
+    return own or next((one for one, of in records if (of.problem, of.regime) == (problem, regime)), None)
+
+
 def devices(directory: Path | None = None) -> list[DeviceInfo]:
     """Returns the devices that there are published results of, without reading the results.
 

@@ -13,6 +13,7 @@ from tuner.devices.machine_load import MachineWatch
 from tuner.results.measurement import NOISE, Measurement, Outcome, compare, compare_apart, under
 from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.results.verdict import contradictions, judge, pairs_of, shortlist, threads_of
+from tuner.store.published import reigning_champion
 from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.loop import GRACE_S
 from tuner.study.progress import TimeBudget
@@ -133,7 +134,7 @@ class Finals:
     def _reigning(self) -> Named | None:
         """The champion before this run, if its kernel competes and has not changed."""
         session = self._session
-        champion = session.store.champion(session.key, session.device, session.regime)
+        champion = reigning_champion(session.store, session.key, session.device, session.regime)
         kernel = self._kernels.get(champion.record.kernel) if champion else None
         if champion is None or kernel is None:
             return None

@@ -20,6 +20,7 @@ from tuner.search import Known, Observation
 from tuner.store import Store
 from tuner.store.kernel_tuner import IMPORTED
 from tuner.store.published import champions as published
+from tuner.store.published import reigning_champion
 from tuner.store.reading import Reader
 from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.requests import StudyRequest
@@ -194,10 +195,12 @@ def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, st
     if not model.elsewhere:
         return known
     further = model.further()
-    # Two configs that the model keeps go first, then one beside such and one that it keeps in turn: there are
-    # far more of the former, so the best of them are more often ones that the model is wrong about.
+    # The champion and two configs that the model keeps go first, then one beside such and one that it keeps in
+    # turn: there are far more of the former, so the best of them are more often ones that it is wrong about.
     turns = zip_longest(((one.kernel, one.config) for one in further[:STARTS]), model.starts[2:])
-    starts = [*model.starts[:2], *(start for turn in turns for start in turn if start), *known.starts]
+    champion = reigning_champion(store, ProblemKey.of(request.problem), device, request.regime)
+    first = [named(champion.record)] if champion else []
+    starts = [*first, *model.starts[:2], *(one for turn in turns for one in turn if one), *known.starts]
     return replace(known, starts=starts, elsewhere=[*model.elsewhere, *further], foretold=True)
 
 
@@ -310,7 +313,7 @@ def held_class(session: Session, request: StudyRequest, library: Measurement | N
         if bits in ("", VARIES):
             raise NothingFound(f"--bits {LIBRARY_BITS} needs a library whose bits do not vary; none is here")
     elif bits == KEEP:
-        champion = session.store.champion(session.key, session.device, session.regime)
+        champion = reigning_champion(session.store, session.key, session.device, session.regime)
         if champion is None:
             return ""
         bits = champion.record.measurement.bits

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from fixtures.callable_records import crowned
-from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, database, request, rule, stored, study, write_device
 from fixtures.fake_gpu import H200
 
 from tuner.cli.formatting import answer_rows
@@ -25,6 +25,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import read_bits
 from tuner.results.record import VERIFICATION, Role
 from tuner.store import Store
+from tuner.store.publishing import publish
 from tuner.study import session
 from tuner.study.leaderboard import HOPELESS, Leaderboard
 from tuner.study.requests import StudyRequest
@@ -275,6 +276,25 @@ def test_a_study_keeps_to_a_class_and_another_champion_is_crowned_only_without_i
     assert {trial.measurement.bits for trial in stored(tmp_path)} - {""} == set(bits)
     with pytest.raises(InputError, match="keep, library, any or a class of 12 hexadecimal digits, got 'same'"):
         read_bits("same")
+
+
+def test_a_published_champion_reigns_where_a_database_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It plays in the finals, and its class of bits is the one to keep."""
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule(SAME, latency_s=1.2 * BEST_S, error_rel=1e-7)]
+    rules.append(rule({}, latency_s=4 * BEST_S, error_rel=1.2e-7))
+    board = write_device(
+        tmp_path / "device.json", rules=rules, baseline_s=2 * BEST_S, baseline_error_rel=1.2e-7, noise=1e-4
+    )
+    study(tmp_path, board, error_limit=1.5)
+    with Store.open(database(tmp_path)) as store:
+        publish(store, tmp_path / "tuned", operation="toy")
+    monkeypatch.setattr("tuner.store.published.tuned_folder", lambda: tmp_path / "tuned")
+    for name, bits, config, verdict in (("kept", "keep", SAME, "same"), ("free", "", BEST, "faster")):
+        (tmp_path / name).mkdir()
+        champion = study(tmp_path / name, board, bits=read_bits(bits)).champion
+        assert (dict(champion.record.config), champion.verdict) == (config, verdict)
 
 
 # --- kernels that are dropped ----------------------------------------

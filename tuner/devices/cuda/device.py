@@ -26,8 +26,9 @@ from tuner.errors import DeviceTrouble
 
 #: Seconds between two readings of clocks and power; a reading takes about a millisecond.
 LOOK_EVERY_S = 0.05
-#: Cycles after which the holding kernel ends by itself, so that a full queue cannot hang.
-HOLD_LIMIT_CYCLES = 4_000_000_000
+#: Cycles, some 20 ms, after which the holding kernel ends by itself: for a full queue, and for a library that
+#: waits for numbers of the device before it launches more.
+HOLD_LIMIT_CYCLES = 40_000_000
 #: If the clock falls below this share of the default one during a batch of samples, the batch is repeated after
 #: a pause, up to a limit (NVBench's throttle threshold and recovery delay).
 THROTTLED_BELOW, THROTTLE_PAUSE_S, MAX_THROTTLED = 0.75, 0.05, 20
