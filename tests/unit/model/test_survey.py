@@ -164,7 +164,7 @@ def test_the_command_tells_what_it_did_or_why_not(
     assert run([*command, "--json"]) == 0
     out, err = capsys.readouterr()
     assert (json.loads(out)["problems"], json.loads(out)["timings"]) == (2, 10)
-    assert "no model was fitted: a model needs 20 problems, got 2" in err
+    assert "a model needs configs timed at 20 problems, got 2" in err
     assert run(command) == 0
     assert "before" in capsys.readouterr().out
 
