@@ -29,6 +29,7 @@ from tuner.study.leaderboard import Named, named
 from tuner.study.progress import Progress, Result
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
+from tuner.study.starting import Predictions
 from tuner.study.study import open_study
 from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import Crew
@@ -124,16 +125,17 @@ class _RowSearch:
         return study.progress
 
     def time_elsewhere(self) -> None:
-        """Times the configs of the best classes at the other sizes."""
+        """Times the configs of the best classes at the other sizes, and what a model predicts there."""
         best, place = self.ranked()[:MOST_TIMED], (self._request.regime, self._study)
         for number, size in enumerate(self.sizes):
             problem, timed = self._at(size), self._timed[size]
             known, best_s = {one for _, _, one in timed}, timed[0][0] if timed else None
-            fresh = ([one for one in self._known(size, name) if one not in known][:NEAREST] for name in best)
+            predicted = Predictions(problem, self._request.kernels, self._device, place[0], self._store).starts
+            near = ([one for one in self._known(size, name) if one not in known][:NEAREST] for name in best)
             missing = [
                 MissingTime(problem, self._kernels[kernel], config, best_s)
-                for kernel, config in itertools.chain(*fresh)
-                if self._kernels[kernel].allows(problem, self._device, config)
+                for kernel, config in dict.fromkeys([*predicted, *itertools.chain(*near)])
+                if (kernel, config) not in known and self._kernels[kernel].allows(problem, self._device, config)
             ]
             until_s = time.monotonic() + self._share_s(self._shares[1], len(self.sizes) - number)
             remeasure(self._store, self._crew, missing, *place, until_s, after=self._classify)
