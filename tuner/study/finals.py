@@ -1,6 +1,8 @@
 """The finals of a study, and the library's times that they are compared with."""
 
+import contextlib
 import math
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,7 @@ from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Session
 from tuner.study.starting import declared_starts, imported
 from tuner.workers.bench import CompiledConfig, ShapeCase
-from tuner.workers.device_worker import LONG_LIMIT_S, Crew
+from tuner.workers.device_worker import LONG_LIMIT_S, DeviceWorker
 from tuner.workers.further_checks import edge_problems
 
 #: A reigning champion with one of these outcomes in the finals is dropped.
@@ -52,7 +54,12 @@ def measure_baseline(
         DeviceTrouble: The device failed.
         NothingFound: It takes longer.
     """
-    with budget.spent("baseline"):
+    with budget.spent("baseline"), contextlib.ExitStack() as stack:
+        if session.shares_cores:
+            # Their imports take a core for a second: NumPy, whose threads wait for each other, took 40 times as
+            # long.
+            session.pool.signal(signal.SIGSTOP)
+            stack.callback(session.pool.signal, signal.SIGCONT)
         library = request.library or session.worker.baseline(limit_s)
     if library is not None:
         check_energy(request.objectives, session.device, library)
@@ -68,8 +75,8 @@ def _measure_best_blas(session: Session, request: StudyRequest, budget: TimeBudg
     device = with_best_blas(request.found[0], session.versions.get("blas_core_type", ""))
     if device is None or (budget.search_left_s or 1.0) <= 0:
         return
-    with Crew([device]) as crew:
-        worker = crew.devices[0]
+    with contextlib.closing(DeviceWorker(device)) as worker:
+        worker.open()
         worker.prepare(session.named(session.problem), session.regime)
         measurement, versions = worker.baseline(), worker.versions
     if measurement is not None and measurement.time_s is not None:

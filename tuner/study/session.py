@@ -88,7 +88,7 @@ class Session:
         self, crew: Crew, store: Store, problem: Problem, regime: str, study: str, energy: bool = False,
         error_limit: float | None = None, seconds: float | None = None, may_vary: bool = False,
     ) -> None:  # fmt: skip
-        """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
+        """Takes the devices; `prepare` makes the arrays.
 
         Args:
             crew: Open workers of equal devices; at the session's end they rest.

@@ -396,7 +396,6 @@ def open_study(
                 crew = stack.enter_context(contextlib.closing(Crew(request.found)))
             crew.open()
             session = stack.enter_context(session_of(request, store, crew))
-            _ = session.pool  # compile workers start meanwhile
             study = Study(request, session, budget, machine, interruption)
             stack.callback(study.policy.close)
         study.observe_load()

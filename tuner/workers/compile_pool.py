@@ -1,6 +1,7 @@
 """A pool of compile workers that run ahead of the device."""
 
 import math
+import os
 import select
 from collections import deque
 from collections.abc import Mapping
@@ -95,6 +96,11 @@ class CompilePool:
         """Compiles for this problem and architecture from now on, unless `submit` names another problem."""
         self._problem, self._architecture = dict(problem), architecture
         self._jobs = {}
+
+    def signal(self, number: int) -> None:
+        """Sends all workers a signal."""
+        for worker in (*self._busy, *self._idle):
+            os.kill(worker.pid, number)
 
     def submit(self, ticket: int, rendered: Rendered, problem: Mapping[str, object] | None = None) -> None:
         """Queues a compilation; `ready` will give it back under the ticket.

@@ -173,11 +173,6 @@ class Worker:
         """Process id."""
         return self._process.pid
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
     def fileno(self) -> int:
         """For selectors: readable if the reply, or the end, has come."""
         return self._channel.fileno()

@@ -1,17 +1,21 @@
 """What a study needs before its first trial, and what it tries first."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from fixtures.fake_device import BEST, BOARD, LEGAL, TOY, copy_toy, rule, study, write_device
+from fixtures.fake_device import BEST, BEST_S, BOARD, LEGAL, TOY, copy_toy, rule, study, write_device
+from fixtures.own_workers import own_workers
 
 from tuner.cli.main import run
 from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
+from tuner.devices.detect import kind_of
 from tuner.errors import DeclarationError, NothingFound
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
@@ -20,6 +24,7 @@ from tuner.study import progress as module
 from tuner.study.progress import Progress, ProgressView
 from tuner.study.session import check_fits
 from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
+from tuner.workers.device_worker import DeviceWorker
 
 CATALOGUE = from_file(TOY)
 TOYS = CATALOGUE.operation("toy")
@@ -39,6 +44,25 @@ def test_seconds_bound_the_opening_too(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("tuner.study.study.LEAST_OPENING_S", 0.1)
     with pytest.raises(NothingFound, match=r"these take more than the .* s .*; give it more seconds"):
         study(tmp_path, write_device(tmp_path / "device.json"), file=tmp_path / "toy.py", seconds=1.0)
+
+
+def test_on_a_host_nothing_compiles_or_starts_while_the_library_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baseline, seen = DeviceWorker.baseline, list[set[str]]()
+
+    def timed(worker: DeviceWorker, *how: Any) -> Measurement | None:
+        compilers = [psutil.Process(pid) for pid, role in own_workers().items() if role == "compile"]
+        until_s = time.monotonic() + 30.0
+        while (states := {one.status() for one in compilers}) != {"stopped"} and time.monotonic() < until_s:
+            time.sleep(0.01)
+        seen.append(states)
+        return baseline(worker, *how)
+
+    monkeypatch.setattr(DeviceWorker, "baseline", timed)
+    monkeypatch.setattr(type(kind_of("cuda")), "is_host", True)
+    assert study(tmp_path, write_device(tmp_path / "device.json", baseline_s=BEST_S), trials=1).champion
+    assert seen == [{"stopped"}]
 
 
 # --- what a study tries first
