@@ -323,11 +323,3 @@ def stats(db: str, as_json: bool) -> None:
     if surveyed and not as_json:
         named = ("operation", "device", "regime", "timings")
         table("surveys", (*named, "measured"), rows(surveyed, *named))
-
-
-@records.command()
-@cli.database_option
-def upgrade(db: str) -> None:
-    """Upgrade a database of an older version. Every command that writes does so, too."""
-    Store.open(db).close()
-    click.echo(f"{db} has the schema of this version", err=True)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from tuner.errors import InputError, NothingFound, StoreTrouble
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, carry_over, exchange, lines, listing, opening, rows, tables
+from tuner.store import Store, exchange, lines, listing, opening, rows
 from tuner.store.lines import Ledger, ledger_file, packed_in, readable
 
 #: Exceptions raised if a database or its copy cannot be read.
@@ -232,10 +232,6 @@ def _stored(url: str, *, strict: bool = False) -> Iterator[Kept | None]:
     Raises:
         StoreTrouble: The structure is damaged at the next place to read.
     """
-    with _connected(url) as connection:
-        if opening.schema_of(connection, url) in tables.OLDER:
-            yield from (item for _, _, item in carry_over.read(connection))
-            return
     with Store.open(url, read_only=True) as store:
         for table in rows.TABLES.values():
             for row in _rows(store, table):

@@ -19,7 +19,7 @@ from tuner.errors import NothingFound, StoreTrouble
 from tuner.extras import remedy
 from tuner.results.record import new_id, utc_now
 from tuner.store import tables
-from tuner.store.tables import OLDER, SCHEMA, schema_history
+from tuner.store.tables import SCHEMA, schema_history
 from tuner.version import __version__
 
 _DAMAGED = "save what is readable with `tuner records check --rescue NEW.db`"
@@ -279,16 +279,17 @@ def schema_of(connection: sa.Connection, where: str) -> str:
     """Returns the schema of the database; empty if it has no tables of ours.
 
     Raises:
-        StoreTrouble: This version does not know the schema, which is newer.
+        StoreTrouble: It has another schema than this version.
     """
     if not sa.inspect(connection).has_table(tables.version.name):
         return ""
     schema = str(connection.execute(sa.select(tables.version.c.version_num)).scalar() or "")
-    if schema in ("", SCHEMA, *OLDER):
+    if schema in ("", SCHEMA):
         return schema
     raise StoreTrouble(
-        f"the database {where} has schema {schema}, made by a newer version; this is tile-tuner {__version__}, "
-        f"which knows schemas up to {SCHEMA}; upgrade it or use another database"
+        f"the database {where} has schema {schema}, made by another version; this is tile-tuner {__version__}, "
+        f"which knows {SCHEMA}; use that version, export with it what is to be imported here, or take another "
+        "database"
     )
 
 
@@ -297,46 +298,32 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
 
     Raises:
         NothingFound: It holds no tables of ours.
-        StoreTrouble: Its schema is newer, or is older and must first be carried over by a writer.
+        StoreTrouble: Its schema is another.
     """
     with reading(where), engine.connect() as connection:
-        schema = schema_of(connection, where)
-    if not schema:
-        raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
-    if schema != SCHEMA:
-        raise StoreTrouble(
-            f"the database {where} has schema {schema} and {SCHEMA} is needed; "
-            f"`tuner records upgrade`, or any command that writes, brings it forward"
-        )
+        if not schema_of(connection, where):
+            raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
 
 
 def ready_to_write(engine: sa.Engine, where: str) -> None:
-    """Makes the tables, or carries those of an older schema over, in one transaction.
+    """Makes the tables, in one transaction.
 
     Raises:
-        StoreTrouble: The database cannot be written, or its schema is newer.
+        StoreTrouble: The database cannot be written, or its schema is another.
     """
     with explained(where):
         with engine.connect() as connection:
-            if schema_of(connection, where) == SCHEMA:
+            if schema_of(connection, where):
                 return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             # Another process may have done so since; none can during this transaction.
-            schema = schema_of(connection, where)
-            if schema != SCHEMA:
-                _make(connection, schema, where)
+            if not schema_of(connection, where):
+                _make(connection)
 
 
-def _make(connection: sa.Connection, schema: str, where: str) -> None:
-    if schema:
-        from tuner.store.carry_over import carry_over
-
-        with reading(where):
-            carry_over(connection)
+def _make(connection: sa.Connection) -> None:
     tables.METADATA.create_all(connection)
-    if connection.execute(sa.select(tables.identity)).first() is None:
-        connection.execute(tables.identity.insert().values(id=new_id()))
-    connection.execute(tables.version.delete())
+    connection.execute(tables.identity.insert().values(id=new_id()))
     connection.execute(tables.version.insert().values(version_num=SCHEMA))
     row = {"version": SCHEMA, "tuner_version": __version__, "migrated_at": utc_now()}
     connection.execute(schema_history.insert().values(**row))

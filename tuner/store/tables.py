@@ -18,8 +18,8 @@ from tuner.results.record import Champion, Record, latest_hash
 from tuner.results.survey import Kept
 from tuner.store import lines
 
-#: The schema, and older ones that are carried over to it (`tuner.store.carry_over`).
-SCHEMA, OLDER = "0006", ("0001", "0002", "0003", "0004", "0005")
+#: The schema.
+SCHEMA = "0006"
 
 METADATA = sa.MetaData()
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")

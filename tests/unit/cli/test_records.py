@@ -155,11 +155,6 @@ def test_what_there_is_is_counted(told: Told, stored: Path) -> None:
     assert "NVIDIA H200" in told("stats")[1]
 
 
-def test_a_database_is_brought_forward(told: Told, here: Path) -> None:
-    code, _, err = told("upgrade")
-    assert (code, err) == (0, "sqlite:///studies.db has the schema of this version\n")
-
-
 @pytest.mark.parametrize("command", [["export", "-"], ["list"], ["stats"], ["publish"], ["check"]])
 def test_no_database(told: Told, command: list[str]) -> None:
     code, out, err = told(*command)

@@ -142,7 +142,7 @@ def test_no_damage_makes_a_traceback(made: Path, tmp_path: Path, seed: int) -> N
     path = copied(made, tmp_path)
     damage.hurt(path, seed)
     best = "best gemm 64 64 64 --device GPU-1"
-    for command in ("records stats", "records list", "records export - --quiet", best, "records upgrade"):
+    for command in ("records stats", "records list", "records export - --quiet", best):
         assert run([*command.split(), "--db", f"sqlite:///{path}"]) in (0, 1, 3), command
 
 
