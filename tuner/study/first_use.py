@@ -184,10 +184,9 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
     budget.states_s = kind.states_s
     request = replace(request, error_limit=limit_for(request.problem.precision, None))
     with session_of(request, store, crew) as session:
-        compilers = session.pool.size  # they start meanwhile
         model = Predictions(request.problem, request.kernels, info, request.regime, known or store)
         chosen = candidates(request, known or store, info, model)
-        policy = FirstUsePolicy(request, chosen, model, budget, compilers if kind.is_host else 0)
+        policy = FirstUsePolicy(request, chosen, model, budget, session.pool.size if kind.is_host else 0)
         loop = Loop(session, policy, budget)
         loop.prepare()
         if request.bits:

@@ -42,6 +42,15 @@ def test_flushes_take_time(wall_s: tuple[float, ...], samples: int, monkeypatch:
     assert len(screen_by(flushed, None, *wall_s).samples_s) == samples, "not 40 samples with their flushes"
 
 
+@pytest.mark.parametrize(("incumbent_s", "samples"), [(None, 5), (2e-4, 3)])
+def test_the_median_that_others_are_compared_with_is_not_a_disturbed_one(
+    incumbent_s: float | None, samples: int
+) -> None:
+    times_s = iter([2e-4, 5e-3, 6e-3, 2e-4, 2e-4])
+    screened = screen_by(lambda count: [next(times_s) for _ in range(count)], incumbent_s, 0.0)
+    assert len(screened.samples_s) == samples
+
+
 def test_blocks_go_forth_and_back_and_begin_one_further() -> None:
     order: list[int] = []
 
