@@ -32,7 +32,7 @@ def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: floa
 
 @pytest.mark.parametrize(("wall_s", "samples"), [((), 8), ((0.3,), 3)], ids=["usual", "a short study's"])
 def test_flushes_take_time(wall_s: tuple[float, ...], samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, noisy = [0.0], takes(1e-3, 0.5)
+    now_s, noisy = [0.0], takes(1e-3, 0.2)
 
     def flushed(count: int) -> list[float]:
         now_s[0] += 0.2 * count
