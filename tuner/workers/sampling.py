@@ -236,7 +236,7 @@ def screen_by(
     """
     until_s = time.monotonic() + wall_s
     samples = take_s(1)
-    best = incumbent_s if incumbent_s is not None else float("inf")
+    best, least = (math.inf, MIN_SAMPLES) if incumbent_s is None else (incumbent_s, 0)
     if samples[0] > HOPELESS * best:
         samples += take_s(1)
         if min(samples) > HOPELESS * best:
@@ -247,7 +247,6 @@ def screen_by(
     while not _settled(samples) and time.monotonic() < until_s:
         samples += take_s(min(5, MAX_SAMPLES - len(samples)))
     # On two cores every third cold sample of NumPy took up to 30 times as long: its threads waited for a core.
-    least = MIN_SAMPLES if incumbent_s is None else 0
     while len(samples) < least and statistics.median(samples) > HOPELESS * min(samples):
         samples += take_s(1)
     return Screened(tuple(samples))
