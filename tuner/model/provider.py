@@ -186,7 +186,7 @@ class TunedNear:
         predicted = Predicted(kernel_s, kernel_s * math.exp(gain) if math.isfinite(gain) else None, None)
         close = (np.abs(self._places - here) <= math.log2(NEAR)).all(axis=1) & (self._library_s > 0)
         rests = (
-            f"no survey was made, but {len(self._tuned)} problems were tuned: {named[0]} took "
+            f"no survey was made; problems tuned: {len(self._tuned)}; {named[0]} took "
             f"{time.time_s / near.best_s:.2f} x the best time at {near.problem} on {near.device.name}"
         )
         doubt = f"{LEAD:.2f} x is needed at {LEAST_NEAR} problems with all dims within {NEAR:g} x"

@@ -249,6 +249,7 @@ class Study:
         """
         self.session, self.budget, self._machine, self._interruption = session, budget, machine, interruption
         budget.states_s = kind_of(session.device.kind).states_s
+        options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
         spaces = legal_spaces(request.kernels, request.problem, session.device)
         until_s = time.monotonic() + (LONG_LIMIT_S if request.seconds is None else request.seconds)
         session.prepare(left_s(until_s))
@@ -258,7 +259,6 @@ class Study:
         held = held_class(session, request, self.library)
         leaderboard = Leaderboard(request.objectives, budget.progress, cores, held)
         known = resume(session, request, self.library, leaderboard)
-        options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
         known = self._foretold(with_predictions(known, request, session.device, session.store), spaces)
         search = Search(spaces, options, known)
         # Where all configs are asked for none is dropped, nor where slow ones may save energy.
