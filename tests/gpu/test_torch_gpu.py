@@ -83,8 +83,9 @@ def test_compiled_inference_has_the_activation_in_the_kernel() -> None:
         crowned("gemm", {"m": 512, "n": 1024, "k": 512}, epilogue=epilogue, **champion)
     net, x = nn.Sequential(nn.Linear(512, 1024), nn.GELU()).cuda().bfloat16(), torch.randn(2, 256, 512).cuda()
     for mode in ("default", "reduce-overhead"):
-        with torch.no_grad(), tuned.use(), tuned._collected() as collected:
-            run = torch.compile(net, mode=mode, fullgraph=True, dynamic=False)
+        with torch.no_grad(), tuned._collected() as collected:
+            inside = tuned.use()(lambda x: net(x))
+            run = torch.compile(inside, mode=mode, fullgraph=True, dynamic=False)
             for _ in range(3):
                 result = run(x.bfloat16())
         assert [each.epilogue for each in collected] == ["bias-col+gelu"]

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._C import _dispatch_key_parse, _dispatch_tls_set_dispatch_key_included
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -83,11 +85,13 @@ class Held(NamedTuple):
 
 #: One for each content: compiled programs know it by its identity.
 _held = functools.cache(Held)
+#: Products of eager mode -> check of tensors that lie so, epoch, whether PyTorch's own is run.
+_WAYS: dict[Any, Any] = {}
+#: Types of tensors that kernels take.
+_TYPES = {Tensor, nn.Parameter}
 #: Two operands and maybe a bias.
 Operands = tuple[Tensor, Tensor, Tensor | None]
-#: For each, products met without gradients -> check of tensors that lie so, epoch, whether PyTorch's is run.
-_WAYS: dict[Held, dict[Any, Any]] = {}
-#: What is known of its tensors.
+#: PyTorch, as `tuner.python` knows it.
 PYTORCH: Any = family_of(torch.empty(0))
 #: Dtypes of results of 8-bit numbers -> the part of an epilogue that says it.
 _RESULTS = {dtype: word for word, dtype in RESULTS.items()}
@@ -168,14 +172,27 @@ product.register_autograd(_backward, setup_context=_setup)
 
 
 def _computed(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
-) -> Tensor:
-    """The product, by a kernel where there are some for the device."""
+    a: Tensor, b: Tensor, bias: Tensor | None = None, precision: str = "", activation: str = "", bits: str = "",
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The product, by `tuner.matmul` where there are kernels for the device."""
     _collect(a, b, precision, "" if bias is None else "bias-col", activation)
     if a.device.type not in KERNELS_ON:
         plain = torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
-        return ACTIVATIONS[activation](plain) if activation else plain
-    return _tuned(a.detach(), b.detach(), bias if bias is None else bias.detach(), precision, activation, bits)
+        result = ACTIVATIONS[activation](plain) if activation else plain
+        return result if out is None else out.copy_(result)
+    if torch.is_grad_enabled():
+        a, b, bias = a.detach(), b.detach(), bias if bias is None else bias.detach()
+    finish: dict[str, Any] = {} if bias is None else {"bias": bias}
+    if activation:
+        finish["activation"] = activation
+    precision = precision if a.dtype == torch.float32 else ""
+    return tuned_product(a, b, out, precision=precision, bits=bits, **finish)
+
+
+#: The product as programs that Inductor has compiled, or has kept from another process, find it: the dispatcher
+#: takes longer than some products.
+torch.ops.tuner.into = _computed
 
 
 def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
@@ -192,42 +209,28 @@ def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
         collector.add(Product(*sizes, dtype, layout, precision, "+".join(filter(None, words)), batch))
 
 
-def _tuned(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = "",
-    out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The product by `tuner.matmul`, of tensors without gradients."""
-    finish: dict[str, Any] = {} if bias is None else {"bias": bias}
-    if bits:
-        finish["bits"] = bits
-    if activation:
-        finish["activation"] = activation
-    result: Tensor = tuned_product(a, b, out, precision=precision if a.dtype == torch.float32 else "", **finish)
-    return result
-
-
-def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
+def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held, out: Tensor | None = None) -> Any:
     """``a @ b + bias`` for a matrix b and any leading dims of a, or stacks; else NotImplemented."""
-    if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2] or (bias is not None and bias.ndim != 1):
+    if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2]:
         return NotImplemented
     leads = zip(a.shape[-3::-1], b.shape[-3::-1], strict=False) if b.ndim > 2 < a.ndim else ()
     unlike = any(size != other and 1 not in (size, other) for size, other in leads)
-    if unlike or (b.ndim > 2 and bias is not None):
+    if unlike or (bias is not None and (b.ndim > 2 or bias.shape != b.shape[-1:])):
         return NotImplemented
     tensors = [a, b] if bias is None else [a, b, bias]
-    device, compiling = a.device.type, torch.compiler.is_compiling()
-    with_gradients, autocast = _has_gradients(tensors), torch.is_autocast_enabled(device)
-    if not (compiling or with_gradients or autocast or _COLLECTORS):  # the shortest way to `tuner.matmul`
-        if device not in KERNELS_ON or a.dtype != b.dtype or a.dtype not in DTYPES or not a.numel() * b.numel():
-            return NotImplemented
-        return _tuned(a, b, bias, held.precision, bits=held.bits)
-    if autocast:
-        dtype = torch.get_autocast_dtype(device)
-        tensors = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+    compiling, with_gradients = torch.compiler.is_compiling(), _has_gradients(tensors)
+    if out is None and torch.is_autocast_enabled(a.device.type):
+        dtype, wide = torch.get_autocast_dtype(a.device.type), torch.float64
+        tensors = [one.to(dtype) if one.is_floating_point() and one.dtype != wide else one for one in tensors]
     if not all(_is_plain(tensor, tensors[0]) for tensor in tensors) or 0 in (*a.shape, *b.shape):
         return NotImplemented
+    if out is not None:
+        fits = not (compiling or _has_gradients([*tensors, out])) and _is_plain(out, a)
+        if not fits or out.shape != (*a.shape[:-1], b.shape[-1]):
+            return NotImplemented
     left, right, *finish = tensors
-    rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
+    folded = right.ndim == 2 < left.ndim
+    rows = left.reshape(-1, left.shape[-1]) if folded else left
     fusable: dict[str, str] = {}
     if compiling and not with_gradients and _is_static(rows, right):
         kernels = _kernels(
@@ -238,14 +241,16 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
             return NotImplemented
         fusable = {"fusable": kernels}
     # The operator is what autograd and compilers know; without them it is only in the way.
-    compute: Callable[..., Tensor] = product if compiling or with_gradients else _computed
+    compute: Any = product if compiling or with_gradients else functools.partial(_computed, out=out)
     result = compute(rows, right, finish[0] if finish else None, held.precision, bits=held.bits, **fusable)
-    return result.view(*left.shape[:-1], right.shape[-1]) if right.ndim == 2 else result
+    return result.view(*left.shape[:-1], right.shape[-1]) if folded else result
 
 
-def _is_bare(tensors: Sequence[Tensor]) -> bool:
-    """Whether neither gradients nor autocast are asked for."""
-    return not (_has_gradients(tensors) or torch.is_autocast_enabled(tensors[0].device.type))
+def _is_left(tensors: Any, held: Held) -> bool:
+    """Whether records leave a product to PyTorch; not where there is none of its own."""
+    named = zip(("a", "b", "bias"), tensors, strict=True)
+    decision = _decision({name: PYTORCH.operand(one) for name, one in named if one is not None}, held)
+    return decision is None or (decision.kernel is None and not decision.is_miss)
 
 
 def _decision(operands: Mapping[str, Operand], held: Held, activation: str = "") -> Decision | None:
@@ -255,18 +260,9 @@ def _decision(operands: Mapping[str, Operand], held: Held, activation: str = "")
     return decision_for(request_for("matmul", operands, precision, epilogue=epilogue, bits=held.bits))
 
 
-def _is_left(tensors: Operands, held: Held) -> bool:
-    """Whether records leave a product to PyTorch; not where there is none of its own."""
-    named = zip(("a", "b", "bias"), tensors, strict=True)
-    decision = _decision({name: PYTORCH.operand(one) for name, one in named if one is not None}, held)
-    return decision is None or (decision.kernel is None and not decision.is_miss)
-
-
 def _is_plain(tensor: Tensor, like: Tensor) -> bool:
-    return (
-        tensor.dtype == like.dtype and tensor.dtype in DTYPES and tensor.device == like.device
-        and tensor.layout == torch.strided and isinstance(tensor, Tensor)
-    )  # fmt: skip
+    alike = tensor.dtype == like.dtype and tensor.device == like.device
+    return alike and tensor.dtype in DTYPES and tensor.layout == torch.strided
 
 
 def _has_gradients(tensors: Sequence[Tensor]) -> bool:
@@ -324,24 +320,9 @@ def _kernels(
     return " ".join(["product", *filter(decided, ACTIVATIONS)]) if decided() else ""
 
 
-def _into(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, *, out: Tensor, precision: str, activation: str, bits: str
-) -> None:
-    """The product as Inductor's programs call it: the dispatcher takes longer than some products."""
-    with torch._C.DisableTorchFunction():
-        if a.device.type in KERNELS_ON and not _COLLECTORS:
-            _tuned(a, b, bias, precision, activation, bits, out)
-        else:
-            out.copy_(_computed(a, b, bias, precision, activation, bits))
-
-
-#: By which programs that Inductor has compiled, or has kept from another process, find it.
-torch.ops.tuner.into = _into
-
-
 @functools.cache
 def _teach_inductor() -> None:
-    """Has Inductor call `_into`, and put an activation into the product before it where a kernel applies it."""
+    """Has Inductor call `_computed`, and put activations into the products before them where kernels do."""
     from torch._inductor.fx_passes.post_grad import pass_patterns
     from torch._inductor.ir import ExternKernelOut, FixedLayout, TensorBox
     from torch._inductor.lowering import fallback_handler, register_lowering
@@ -398,7 +379,7 @@ def _linear(given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Operan
 
 
 def _matmul(given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Operands | None:
-    fits = not ndim or given.ndim == other.ndim == ndim
+    fits = not ndim or (given.ndim == other.ndim == ndim and given.shape[:-2] == other.shape[:-2])
     return (given, other, None) if fits and not more else None
 
 
@@ -455,15 +436,14 @@ def _scaled_mm(
 ) -> Any:  # fmt: skip
     """PyTorch's product of 8-bit numbers; `use_fast_accum` allows less exact sums, which no kernel needs.
 
-    Dynamo (2.13) keeps it from modes: compiled programs call `scaled_product`.
+    Dynamo (2.13) lets nothing see it: compiled programs call `scaled_product`.
     """
     dtypes = {a.dtype, b.dtype}
     fits = torch.float8_e4m3fn in dtypes and dtypes <= {torch.float8_e4m3fn, torch.float8_e5m2} and not more
     fits = fits and a.device.type in KERNELS_ON and scale_result is None
     fits = fits and str(out_dtype).removeprefix("torch.") in _RESULTS
-    fits = (
-        fits and scale_a.dtype == scale_b.dtype == torch.float32 and (bias is None or bias.dtype == out_dtype)
-    )
+    fits = fits and scale_a.dtype == scale_b.dtype == torch.float32
+    fits = fits and (bias is None or bias.dtype == out_dtype)
     if not fits or 0 in (*a.shape, *b.shape) or not _scale(a, b, scale_a, scale_b):
         return NotImplemented
     return scaled_product(a, b, scale_a, scale_b, bias, out_dtype, held.bits)
@@ -508,14 +488,13 @@ def _grouped_mm(
 ) -> Any:  # fmt: skip
     """PyTorch's product of rows in groups; others of its products are left to it.
 
-    Dynamo (2.13) keeps it from modes: compiled programs call `grouped`.
+    Dynamo (2.13) lets nothing see it: compiled programs call `grouped`.
     """
     fits = (a.ndim, b.ndim) == (2, 3) and a.dtype == b.dtype and a.dtype in DTYPES and not held.bits
     fits = fits and a.device.type in KERNELS_ON and bias is None and out_dtype in (None, a.dtype)
     if not fits or offs is None or offs.dtype != torch.int32 or 0 in (*a.shape, *b.shape):
         return NotImplemented
-    plain = not (torch.compiler.is_compiling() or _has_gradients([a, b]))
-    return tuned_groups(a, b, offs) if plain else grouped(a, b, offs)
+    return (grouped if _has_gradients([a, b]) else tuned_groups)(a, b, offs)
 
 
 #: Products of PyTorch -> what takes their operands apart; None for what is left to PyTorch.
@@ -529,11 +508,75 @@ PRODUCTS: Mapping[Any, Callable[..., Operands | None]] = {
 #: Other functions -> what they become inside `use`.
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     torch._scaled_mm: _scaled_mm,
-    **({torch._grouped_mm: _grouped_mm} if hasattr(torch, "_grouped_mm") else {}),
+    torch._grouped_mm: _grouped_mm,
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), functools.partial(_activation, "relu")),
     functional.silu: functools.partial(_activation, "silu"),
     functional.gelu: lambda held, x, approximate="none": _activation("gelu", held, x, approximate=approximate),
 }
+
+
+#: Products inside of `use` meet this key of PyTorch's dispatcher first. Threads outside do not include it, and
+#: what is no product passes by: PyTorch, which has it for others (torchdistx), has no kernel for it.
+KEY = "DeferredInit"
+_include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_key_parse(KEY))
+#: What holds in the innermost block, and the block around it.
+_BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
+_OVERRIDES = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+_OVERRIDES[1].fallback(torch.library.fallthrough_kernel, KEY)
+
+
+def _override(operator: str, plain: Callable[..., Any]) -> None:
+    """Has an operator of PyTorch, called by the function `plain`, replaced in threads inside of `use`."""
+    apart: Callable[..., Operands] = PRODUCTS.get(plain)  # type: ignore[assignment]
+
+    def run(*given: Any, **more: Any) -> Any:
+        _include(False)
+        try:
+            block = _BLOCK.get()  # None in a thread of autograd, which has the key of the one that asks
+            # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
+            if block is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
+                return plain(*given, **more)
+            held = block[0]
+            near = operator, held, PRECISION.get(), given[0].numel(), given[1].numel()
+            check, epoch, left = _WAYS.get(near, (None, -1, False))
+            if check is not None and epoch == misses.EPOCH[0] and not (more or _COLLECTORS) and check(*given):
+                return plain(*given) if left else _computed(*apart(*given), held.precision, "", held.bits)
+            result = _replaced(plain, near, given, more)
+            return plain(*given, **more) if result is NotImplemented else result
+        finally:
+            _include(True)
+
+    _OVERRIDES[0].impl(operator, run, KEY)
+
+
+def _replaced(plain: Any, near: tuple[Any, ...], given: Sequence[Any], more: Mapping[str, Any]) -> Any:
+    """What an operator becomes in eager mode; how products are had is kept, but for gradients and autocast."""
+    tensors = [one for one in (*given, *more.values()) if isinstance(one, Tensor)]
+    odd = any(type(one) not in _TYPES or one.is_nested or torch._is_zerotensor(one) for one in tensors)
+    odd = odd or (given[0].device.type not in KERNELS_ON and not _COLLECTORS)
+    odd = odd or torch._C._are_functorch_transforms_active()
+    result = NotImplemented if odd else _exchanged(plain, near[1], given, **more)
+    if plain not in PRODUCTS or more:
+        return result
+    left = result is NotImplemented
+    if left or not (_has_gradients(tensors) or torch.is_autocast_enabled(given[0].device.type)):
+        left = left or _is_left(PRODUCTS[plain](*given), near[1])
+        keep(_WAYS, near, (PYTORCH.check(given), misses.EPOCH[0], left))
+    return result
+
+
+def _exchanged(func: Any, held: Held, given: Sequence[Any], /, out: Any = None, **more: Any) -> Any:
+    """What `PRODUCTS` or `REPLACED` have for a function of PyTorch, else NotImplemented."""
+    if func in PRODUCTS:
+        operands = PRODUCTS[func](*given, **more)
+        return NotImplemented if operands is None else _multiplied(*operands, held, out)
+    return REPLACED[func](held, *given, **more) if func in REPLACED and out is None else NotImplemented
+
+
+for _operator in ("linear", "matmul", "mm", "bmm", "addmm", "_scaled_mm", "_grouped_mm"):
+    _override(_operator, getattr(torch, _operator, functional.linear))
+for _operator in ("mm", "bmm", "addmm"):  # which compiled programs call
+    _override(f"{_operator}.out", getattr(torch, _operator))
 
 
 class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - called as a function is
@@ -545,7 +588,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
     products of their own layouts, in the same precision, wherever ``backward`` is called; those of groups'
     matrices are PyTorch's. Sparse tensors and other dtypes are left to PyTorch. Under autocast operands are
     cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state
-    dict is unchanged.
+    dict is unchanged. Other threads are not concerned. Of a program that was compiled outside of the block
+    those products are replaced that run in it.
     """
 
     def __init__(self, precision: str = "", *, bits: str = "") -> None:
@@ -562,42 +606,26 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         super().__init__()
         bits = misses.checked(bits, "class of bits", misses.BITS)
         self._held = _held(precision and precision_of(precision), bits)
-        self._ways = _WAYS.setdefault(self._held, {})
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Replaces what `PRODUCTS` and `REPLACED` name; called by PyTorch."""
-        more, apart, replaced = kwargs or {}, PRODUCTS.get(func), REPLACED.get(func)
-        result = NotImplemented
-        if apart is not None:
-            if not (more or _COLLECTORS or torch.compiler.is_compiling()):
-                return self._eager(func, apart, args)
-            operands = apart(*args, **more)
-            result = NotImplemented if operands is None else _multiplied(*operands, self._held)
-        elif replaced is not None:
-            result = replaced(self._held, *args, **more)
-        return func(*args, **more) if result is NotImplemented else result
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replaces what `PRODUCTS` and `REPLACED` name while a program is compiled; called by PyTorch."""
+        result = _exchanged(func, self._held, args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
 
-    def _eager(self, func: Any, apart: Callable[..., Operands | None], args: tuple[Any, ...]) -> Any:
-        """A product's result; how it is had is kept for tensors without gradients."""
-        if len(args) < 2 or not isinstance(args[1], Tensor):
-            return func(*args)
-        tensors = args if args[-1] is not None else args[:-1]
-        precision = self._held.precision or PRECISION.get()
-        near = func, precision, len(tensors), args[0].numel(), args[1].numel()
-        check, epoch, left = self._ways.get(near, (None, -1, False))
-        known = check is not None and epoch == misses.EPOCH[0] and check(*tensors)
-        if known and left:
-            return func(*args)
-        operands = apart(*args)
-        if known and operands is not None:
-            return _tuned(*operands, self._held.precision, bits=self._held.bits)
-        result = NotImplemented if operands is None else _multiplied(*operands, self._held)
-        if operands is not None and epoch != misses.EPOCH[0] and _is_bare(tensors):
-            left = result is NotImplemented or _is_left(operands, self._held)
-            keep(self._ways, near, (PYTORCH.check(tensors), misses.EPOCH[0], left))
-        return func(*args) if result is NotImplemented else result
+    def __enter__(self) -> use:
+        """Begins the block, in this thread."""
+        if torch.compiler.is_compiling():
+            return super().__enter__()
+        _BLOCK.set((self._held, _BLOCK.get()))
+        _include(True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends it."""
+        if torch.compiler.is_compiling():
+            return super().__exit__(*error)
+        _BLOCK.set(around := _BLOCK.get()[1])
+        return _include(around is not None)
 
     def __call__(self, of: Any) -> Any:
         """Makes a function, or a module, always run inside."""
