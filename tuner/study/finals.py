@@ -56,8 +56,8 @@ def measure_baseline(
     """
     with budget.spent("baseline"), contextlib.ExitStack() as stack:
         if session.shares_cores:
-            # Their imports take a core for a second: NumPy, whose threads wait for each other, took 40 times as
-            # long.
+            # Their imports take a core for a second: NumPy, whose threads wait for each other, took up to 44
+            # times as long.
             session.pool.signal(signal.SIGSTOP)
             stack.callback(session.pool.signal, signal.SIGCONT)
         library = request.library or session.worker.baseline(limit_s)

@@ -246,7 +246,7 @@ def screen_by(
         return Screened(tuple(samples), _bound(min(samples), best))
     while not _settled(samples) and time.monotonic() < until_s:
         samples += take_s(min(5, MAX_SAMPLES - len(samples)))
-    # On two cores every third cold sample of NumPy took up to 30 times as long: its threads waited for a core.
+    # On two cores every third cold sample of NumPy took many times as long: its threads waited for a core.
     while len(samples) < least and statistics.median(samples) > HOPELESS * min(samples):
         samples += take_s(1)
     return Screened(tuple(samples))
