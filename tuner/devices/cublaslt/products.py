@@ -30,6 +30,7 @@ _THREADS, _MOST_BLOCKS = 256, 4096
 
 
 _compiled = functools.cache(compile)
+_catalogue = functools.cache(builtin)  # all declarations are executed for it, for tens of ms
 
 
 @functools.lru_cache(1 << 12)
@@ -176,9 +177,8 @@ def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence
         arrays: CuPy arrays by name; scales as `tuner.declare.rules.scales_of_stacks` has them.
         ends: Where the rows of each matrix end.
     """
-    gemm, scale = builtin().operation("gemm"), Epilogue.read(problem.epilogue).scale
-    first_rows = [0, *ends]
-    for matrix, (first, end) in enumerate(zip(first_rows, ends, strict=False)):
+    gemm, scale = _catalogue().operation("gemm"), Epilogue.read(problem.epilogue).scale
+    for matrix, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if end == first:
             continue
         of = gemm.problem(
@@ -188,7 +188,7 @@ def products_in_turn(problem: Problem, arrays: Mapping[str, Any], ends: Sequence
         if scale:
             of_a = arrays["scale_a"]
             own = of_a if scale == BY_TENSOR else of_a[first:end] if scale == BY_LINE else of_a[:, first:end]
-            part |= {"scale_a": _aligned(own), "scale_b": _aligned(arrays["scale_b"][matrix : matrix + 1])}
+            part |= {"scale_a": _aligned(own), "scale_b": _aligned(arrays["scale_b"][matrix])}
         default_product(of, part)
 
 
@@ -205,7 +205,7 @@ def _default(problem: Problem, device: int) -> Sequence[Callable[[Mapping[str, i
     if not fused and problem.dtype in cublas.DATA_TYPES:
         return [lambda at: cublas.gemm_ex(of, *(at[name] for name in names)), *behind]
     name = "cublaslt_fp8" if problem.dtype in FLOAT8_DTYPES else "cublaslt"
-    (kernel,) = builtin().of("gemm", "cuda", (name,))
+    (kernel,) = _catalogue().of("gemm", "cuda", (name,))
     first, scalars = kernel.first_configs()[0], [scalar.value for scalar in of.scalars]
     product = PreparedProduct(render(kernel, of, first), of, scalars)
     stream = cupy.cuda.get_current_stream
