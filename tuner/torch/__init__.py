@@ -521,6 +521,8 @@ KEY = "DeferredInit"
 _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_key_parse(KEY))
 #: What holds in the innermost block, and the block around it.
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
+#: What holds in the blocks of all threads.
+_ENTERED: list[Held] = []
 _OVERRIDES = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
 _OVERRIDES[1].fallback(torch.library.fallthrough_kernel, KEY)
 
@@ -532,11 +534,12 @@ def _override(operator: str, plain: Callable[..., Any]) -> None:
     def run(*given: Any, **more: Any) -> Any:
         _include(False)
         try:
-            block = _BLOCK.get()  # None in a thread of autograd, which has the key of the one that asks
+            # A thread of autograd has the key of the one that asks, and no block: what all blocks hold, holds.
+            block, entered = _BLOCK.get(), {*_ENTERED}
+            held = block[0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
-            if block is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
+            if held is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
                 return plain(*given, **more)
-            held = block[0]
             near = operator, held, PRECISION.get(), given[0].numel(), given[1].numel()
             check, epoch, left = _WAYS.get(near, (None, -1, False))
             if check is not None and epoch == misses.EPOCH[0] and not (more or _COLLECTORS) and check(*given):
@@ -617,6 +620,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if torch.compiler.is_compiling():
             return super().__enter__()
         _BLOCK.set((self._held, _BLOCK.get()))
+        _ENTERED.append(self._held)
         _include(True)
         return self
 
@@ -624,6 +628,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """Ends it."""
         if torch.compiler.is_compiling():
             return super().__exit__(*error)
+        _ENTERED.remove(self._held)
         _BLOCK.set(around := _BLOCK.get()[1])
         return _include(around is not None)
 

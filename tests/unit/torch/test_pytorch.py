@@ -244,6 +244,23 @@ def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]])
     assert len(asked) == 1, "outside, and in other threads, nothing is replaced"
 
 
+def forked(a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
+    return torch.jit.wait(torch.jit.fork(torch.mm, a, b))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+def test_a_thread_that_a_block_makes_work_is_inside(asked: list[tuple[Any, ...]]) -> None:
+    """Autograd's threads compute gradients of compiled programs; on a CPU TorchScript's tasks are like them."""
+    run, x = torch.jit.script(forked), torch.randn(3, 3)
+    with tuned.use("emulated"):
+        run(x, x)
+    run(x, x)
+    assert [(call[0], call[2]) for call in asked] == [((3, 3), "emulated")]
+    with tuned.use(), tuned.use("emulated"):
+        run(x, x)
+    assert len(asked) == 1, "of two blocks one does not know which"
+
+
 def test_autocast_casts_as_pytorch_does(asked: list[tuple[Any, ...]]) -> None:
     net, x = model(), torch.randn(2, 6)
     with torch.autocast("cpu", torch.bfloat16):
