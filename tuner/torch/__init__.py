@@ -540,10 +540,10 @@ def _override(operator: str, plain: Callable[..., Any]) -> None:
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
             if held is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
                 return plain(*given, **more)
-            near = operator, held, PRECISION.get(), given[0].numel(), given[1].numel()
+            near = operator, held, PRECISION.get(), len(given), given[0].numel(), given[1].numel()
             check, epoch, left = _WAYS.get(near, (None, -1, False))
             if check is not None and epoch == misses.EPOCH[0] and not (more or _COLLECTORS) and check(*given):
-                return plain(*given) if left else _computed(*apart(*given), held.precision, "", held.bits)
+                return plain(*given) if left else _tuned(*apart(*given), held.precision, "", held.bits)
             result = _replaced(plain, near, given, more)
             return plain(*given, **more) if result is NotImplemented else result
         finally:

@@ -242,6 +242,11 @@ def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]])
         assert other.submit(torch.mm, x, x.t()).result().shape == (2, 2)
         assert torch.overrides._len_torch_function_stack() == 0, "what is no product costs nothing"
     assert len(asked) == 1, "outside, and in other threads, nothing is replaced"
+    with torch.no_grad(), tuned.use():
+        for layer in [nn.Linear(6, 6), nn.Linear(6, 6, bias=False)] * 2:
+            torch.testing.assert_close(
+                layer(x), x @ layer.weight.t() + (layer.bias if layer.bias is not None else 0)
+            )
 
 
 def forked(a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
