@@ -543,7 +543,7 @@ def _override(operator: str, plain: Callable[..., Any]) -> None:
             near = operator, held, PRECISION.get(), len(given), given[0].numel(), given[1].numel()
             check, epoch, left = _WAYS.get(near, (None, -1, False))
             if check is not None and epoch == misses.EPOCH[0] and not (more or _COLLECTORS) and check(*given):
-                return plain(*given) if left else _tuned(*apart(*given), held.precision, "", held.bits)
+                return plain(*given) if left else _computed(*apart(*given), held.precision, "", held.bits)
             result = _replaced(plain, near, given, more)
             return plain(*given, **more) if result is NotImplemented else result
         finally:
