@@ -145,7 +145,10 @@ class TunedNear:
         self._count, self._choices = len(columns), Choices(columns, kernels)
         self._kinds = list(dict.fromkeys(one.problem.layout for one in tuned))
         self._library_s, best_s = np.array([(one.library_s, one.best_s) for one in tuned]).T
-        self._rates = limits([one.problem for one in tuned], best_s)
+        rates, quickest = limits([one.problem for one in tuned], best_s), int(best_s.argmin())
+        # The quickest of few problems may be a long one: what its work explains is no launch.
+        work_s = replace(rates, launch_s=0.0).roofline_s(tuned[quickest].problem)
+        self._rates = replace(rates, launch_s=max(float(best_s[quickest]) - work_s, 0.0))
         self._places = np.array([log_dims(one.problem.shape) for one in tuned])
         number = {column: at for at, column in enumerate(columns)}
         behind = [time.time_s / one.best_s for one in tuned for time in one.times.values()]

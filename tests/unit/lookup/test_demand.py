@@ -1,5 +1,6 @@
 """Demand is counted in memory and written beside the caller; where that fails it is kept for later."""
 
+import importlib
 import os
 import sqlite3
 import subprocess
@@ -28,7 +29,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Demand]:
     own = Demand()
     monkeypatch.setattr(demand, "WRITE_S", 3600.0)
     for module in ("tuner.python.calls", "tuner.lookup", "tuner.lookup.demand"):
-        monkeypatch.setattr(sys.modules[module], "DEMAND", own)
+        monkeypatch.setattr(importlib.import_module(module), "DEMAND", own)
     tuner.clear_caches()
     yield own
     tuner.clear_caches()

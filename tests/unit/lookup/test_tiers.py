@@ -139,6 +139,8 @@ def test_new_records_are_seen_by_the_next_question(store: Store) -> None:
     assert answer(store, problem, BOARD).match == "default"
     tuned(store, gemm(64, 64, 80), {8: 1e-3})
     assert answer(store, problem, BOARD).match == "predicted"
+    small = answer(store, gemm(16, 16, 16), BOARD).predicted
+    assert small.kernel_s < 0.1e-3, "the time of the only problem is that of its work"
     tuned(store, problem, {16: 1e-3})
     assert answer(store, problem, BOARD).match == "exact"
 
