@@ -88,8 +88,11 @@ class _RowSearch:
     """The sizes, and what was timed there by the class of rows."""
 
     def __init__(self, request: StudyRequest, store: Store, crew: Crew) -> None:
-        # What a library's config is may differ between sizes that are hashed.
-        self._kernels = {kernel.name: kernel for kernel in request.kernels if not kernel.is_library}
+        # What a library's config is may differ between sizes that are hashed; a fallback is one for all rows.
+        own = [kernel for kernel in request.kernels if not kernel.is_library and kernel.scope.fallback is None]
+        if not own:
+            raise NothingFound("rows keep their bits by a kernel that is no library and has no fallback")
+        self._kernels = {kernel.name: kernel for kernel in own}
         self._request = replace(request, kernels=tuple(self._kernels.values()))
         self._store, self._crew, self._dim = store, crew, request.invariant
         self._device, self._begun_s = crew.devices[0].info, time.monotonic()

@@ -124,3 +124,7 @@ def test_rows_are_counted_by_a_dim_of_the_outputs(asked: StudyRequest, tmp_path:
             check_request(refused)
     with pytest.raises(InputError, match="goes with time alone, and chooses a class itself"):
         check_request(replace(asked, bits="keep"))
+    (own,), (emulated,) = asked.kernels, catalogue.builtin().of("gemm", "cuda", ("emulated",))
+    falls_back = replace(own, scope=replace(own.scope, fallback=emulated.scope.fallback))
+    with Store.open(database(tmp_path)) as store, pytest.raises(NothingFound, match="and has no fallback"):
+        run_invariant(replace(asked, kernels=(falls_back,)), store)
