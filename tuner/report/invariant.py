@@ -91,7 +91,8 @@ class _RowSearch:
         # What a library's config is may differ between sizes that are hashed; a fallback is one for all rows.
         own = [kernel for kernel in request.kernels if not kernel.is_library and kernel.scope.fallback is None]
         if not own:
-            raise NothingFound("rows keep their bits by a kernel that is no library and has no fallback")
+            names = ", ".join(kernel.name for kernel in request.kernels)
+            raise NothingFound(f"name a kernel that is no library and never falls back, got {names}")
         self._kernels = {kernel.name: kernel for kernel in own}
         self._request = replace(request, kernels=tuple(self._kernels.values()))
         self._store, self._crew, self._dim = store, crew, request.invariant

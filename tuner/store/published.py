@@ -149,9 +149,10 @@ def champions(operation: str = "", directory: Path | None = None) -> list[Champi
 def reigning_champion(store: Reader, problem: ProblemKey, device: DeviceInfo, regime: str) -> Champion | None:
     """The champion of a problem in a database or, where it has none, the published one of such a device."""
     own = store.champion(problem, device, regime)
-    known = [] if own else standing(entries(problem.operation, device=(device.kind, device.name)), store)
-    records = ((one.champion, one.champion.record) for one in known)
-    return own or next((one for one, of in records if (of.problem, of.regime) == (problem, regime)), None)
+    known = [] if own else entries(problem.operation, device=(device.kind, device.name))
+    of = [(one, one.champion.record) for one in known]
+    here = [one for one, record in of if (record.problem, record.regime) == (problem, regime)]
+    return own or next((one.champion for one in standing(here, store)), None)
 
 
 def devices(directory: Path | None = None) -> list[DeviceInfo]:

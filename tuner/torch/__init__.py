@@ -591,8 +591,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
     products of their own layouts, in the same precision, wherever ``backward`` is called; those of groups'
     matrices are PyTorch's. Sparse tensors and other dtypes are left to PyTorch. Under autocast operands are
     cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state
-    dict is unchanged. Other threads are not concerned. Of a program that was compiled outside of the block
-    those products are replaced that run in it.
+    dict is unchanged. Threads outside are not concerned; autograd's, which work for the block, are inside. Of a
+    program that was compiled outside of the block those products are replaced that run in it.
     """
 
     def __init__(self, precision: str = "", *, bits: str = "") -> None:

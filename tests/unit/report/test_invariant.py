@@ -126,5 +126,5 @@ def test_rows_are_counted_by_a_dim_of_the_outputs(asked: StudyRequest, tmp_path:
         check_request(replace(asked, bits="keep"))
     (own,), (emulated,) = asked.kernels, catalogue.builtin().of("gemm", "cuda", ("emulated",))
     falls_back = replace(own, scope=replace(own.scope, fallback=emulated.scope.fallback))
-    with Store.open(database(tmp_path)) as store, pytest.raises(NothingFound, match="and has no fallback"):
+    with Store.open(database(tmp_path)) as store, pytest.raises(NothingFound, match="falls back, got ordered"):
         run_invariant(replace(asked, kernels=(falls_back,)), store)
