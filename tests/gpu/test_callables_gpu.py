@@ -1,7 +1,7 @@
 """Callables on a real GPU: every kernel, on the caller's stream, from several threads, for all arrays."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -198,27 +198,19 @@ def test_threads_with_streams_of_their_own() -> None:
         (kernel,) = CATALOGUE.of("gemm", "cuda", (name,))
         chosen(kernel, problem, legal(kernel, problem)[-1])
         cases.append(problem)
-    wrong: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            with cp.cuda.Stream(non_blocking=True) as stream:
-                for turn in range(60):
-                    problem = cases[(seed + turn) % len(cases)]
-                    arrays = operands(problem, seed=seed * 100 + turn)
-                    got = tuner.matmul(*arrays)
-                    right = wanted(arrays)
-                    stream.synchronize()
-                    close(got, right, problem.k)
-        except BaseException as error:
-            wrong.append(error)
+        with cp.cuda.Stream(non_blocking=True) as stream:
+            for turn in range(60):
+                problem = cases[(seed + turn) % len(cases)]
+                arrays = operands(problem, seed=seed * 100 + turn)
+                got = tuner.matmul(*arrays)
+                right = wanted(arrays)
+                stream.synchronize()
+                close(got, right, problem.k)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
 
 
 def test_threads_on_one_stream() -> None:
@@ -229,17 +221,13 @@ def test_threads_on_one_stream() -> None:
     stream = cp.cuda.Stream(non_blocking=True)
     given = [operands(problem, seed=seed) for seed in range(4)]
     cp.cuda.runtime.deviceSynchronize()
-    results: list[list[Any]] = [[] for _ in given]
 
-    def work(place: int) -> None:
+    def work(arrays: list[Any]) -> list[Any]:
         with stream:
-            results[place] = [tuner.gemv(*given[place]) for _ in range(50)]
+            return [tuner.gemv(*arrays) for _ in range(50)]
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(given))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(given)) as pool:
+        results = list(pool.map(work, given))
     stream.synchronize()
     for arrays, got in zip(given, results, strict=True):
         for each in got:

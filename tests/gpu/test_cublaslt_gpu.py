@@ -3,7 +3,6 @@
 Alone: ``pytest tests/gpu/test_cublaslt_gpu.py``; about half a minute.
 """
 
-import random
 import re
 import shutil
 import subprocess
@@ -12,12 +11,12 @@ from pathlib import Path
 import pytest
 from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
-from fixtures.gpu_starts import loaded, starts, wrong_starts
+from fixtures.gpu_starts import at_random, loaded, starts, wrong_starts
 
 import tuner
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Config
 from tuner.devices.protocol import Device, LaunchFailed
 from tuner.export import export
 from tuner.python.decisions import device_info
@@ -43,9 +42,7 @@ def test_proposals_and_configs_at_random_are_right_or_refused_or_round_twice(
 ) -> None:
     for place, epilogue in enumerate(EPILOGUES):
         problem = problem_of(sizes, dtype, GEMM.layouts[(place + sum(sizes)) % 4], epilogue)
-        space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
-        drawn = random.Random(str((sizes, dtype))).sample(range(len(space)), min(24, len(space)))
-        configs = [*starts(KERNEL, problem, device), *((KERNEL, space[at]) for at in drawn)]
+        configs = [*starts(KERNEL, problem, device), *at_random(KERNEL, problem, device, (sizes, dtype), 24)]
         for complaint in wrong_starts(problem, configs, device):
             found = re.search(r", ([\d.]+) times what rounding explains", complaint)
             assert found, complaint
@@ -55,11 +52,10 @@ def test_proposals_and_configs_at_random_are_right_or_refused_or_round_twice(
 @pytest.mark.parametrize("dtype", KERNEL.scope.dtypes)
 def test_most_of_what_is_declared_is_accepted(dtype: str, device: Device, hopper: None) -> None:
     problem = problem_of((1024, 1536, 640), dtype)
-    space, accepted = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info), 0
-    workload = Workload(device, problem, 3)
-    for at in random.Random(5).sample(range(len(space)), 60):
+    workload, accepted = Workload(device, problem, 3), 0
+    for start in at_random(KERNEL, problem, device, 5, 60):
         try:
-            loaded((KERNEL, space[at]), problem, device, workload)
+            loaded(start, problem, device, workload)
         except LaunchFailed:
             continue
         accepted += 1

@@ -3,20 +3,18 @@
 Alone: ``pytest tests/gpu/test_fp8_gpu.py``; about half a minute.
 """
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
-from fixtures.gpu_starts import starts, wrong_starts
+from fixtures.gpu_starts import at_random, starts, wrong_starts
 
 import tuner
 from tuner.declare.catalogue import builtin
 from tuner.declare.epilogue import SCALES
 from tuner.declare.problem import Problem
-from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.python.decisions import device_info
@@ -56,9 +54,8 @@ def test_promoted_starts_are_right(sizes: tuple[int, int, int], epilogue: str, d
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_configs_at_random_are_right(sizes: tuple[int, int, int], epilogue: str, device: Device) -> None:
     problem = problem_of(sizes, epilogue)
-    space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
-    drawn = [space[at] for at in random.Random(str(sizes)).sample(range(len(space)), min(24, len(space)))]
-    promoted = [(KERNEL, config) for config in drawn if config["PROMOTE"] == 1]
+    drawn = at_random(KERNEL, problem, device, sizes, 24)
+    promoted = [start for start in drawn if start[1]["PROMOTE"] == 1]
     assert wrong_starts(problem, promoted, device) == []
 
 

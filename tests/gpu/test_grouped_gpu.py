@@ -4,22 +4,19 @@ Alone: ``pytest tests/gpu/test_grouped_gpu.py``; about three minutes.
 """
 
 import functools
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fixtures.callable_records import crowned
-from fixtures.gpu_starts import starts, wrong_starts
+from fixtures.gpu_starts import at_random, starts, wrong_library, wrong_starts
 
 import tuner
 from tuner import FLOAT8_DTYPES, SCALES
 from tuner.declare.catalogue import builtin, computed_dtypes
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Space
 from tuner.devices.protocol import Device
-from tuner.workers.workload import Workload
 
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -44,9 +41,7 @@ def test_starts_and_configs_at_random_are_right(
 ) -> None:
     dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, GROUPED)]
     problem = problem_of(sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
-    space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
-    drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
-    found = [*starts(kernel, problem, device), *((kernel, space[at]) for at in drawn)]
+    found = [*starts(kernel, problem, device), *at_random(kernel, problem, device, (sizes, layout))]
     assert wrong_starts(problem, found, device) == []
 
 
@@ -66,13 +61,7 @@ def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale:
 )
 def test_the_library_is_right(dtype: str, layout: str, epilogue: str, device: Device) -> None:
     problem = replace(problem_of((333, 48, 144, 12), dtype, layout), epilogue=epilogue)
-    workload = Workload(device, problem, 3)
-    run = device.library(workload)
-    assert run is not None
-    workload.begin(workload.first)
-    run()
-    device.synchronize()
-    assert workload.check()[1] == ""
+    assert wrong_library(problem, device) == ""
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

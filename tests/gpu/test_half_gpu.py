@@ -3,18 +3,16 @@
 Alone: ``pytest tests/gpu/test_half_gpu.py``; about a minute.
 """
 
-import random
 from pathlib import Path
 
 import pytest
 from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
-from fixtures.gpu_starts import loaded, starts, wrong_starts
+from fixtures.gpu_starts import at_random, loaded, starts, wrong_library, wrong_starts
 
 import tuner
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
-from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.python.decisions import device_info
@@ -56,9 +54,7 @@ def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: 
 @pytest.mark.parametrize("layout", GEMM.layouts)
 def test_configs_at_random_are_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
     problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
-    space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
-    drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
-    assert wrong_starts(problem, [(KERNEL, space[at]) for at in drawn], device) == []
+    assert wrong_starts(problem, at_random(KERNEL, problem, device, (sizes, layout)), device) == []
 
 
 @pytest.mark.parametrize("sizes", THIN_SIZES, ids=str)
@@ -75,14 +71,7 @@ def test_every_start_for_few_rows_or_columns_is_right(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_library_is_right(dtype: str, device: Device) -> None:
-    problem = problem_of((520, 264, 136), dtype, "tn")
-    workload = Workload(device, problem, 3)
-    run = device.library(workload)
-    assert run is not None
-    workload.begin(workload.first)
-    run()
-    device.synchronize()
-    assert workload.check()[1] == ""
+    assert wrong_library(problem_of((520, 264, 136), dtype, "tn"), device) == ""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
