@@ -68,6 +68,27 @@ def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
     torch.testing.assert_close(result, expected)
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("", "float32"), ("emulated", "float32"), ("", "bfloat16")])
+def test_later_calls_of_an_eager_program_are_right_without_python(
+    precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product() -> None:
+        a, b = torch.randn(2, 2048, 2048, device="cuda").to(getattr(torch, dtype))
+        right, got = a.double() @ b.double(), torch.full_like(a, torch.nan)
+        torch.mm(a, b, out=got)
+        for each in (got, torch.mm(a, b)):
+            assert (each.double() - right).norm() <= (1e-6 if dtype == "float32" else 5e-3) * right.norm()
+
+    with torch.no_grad(), tuned.use(precision):
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                product()
+                with monkeypatch.context() as patched:
+                    patched.setattr(tuned, "tuned_product", None)
+                    product()
+
+
 def test_an_out_that_overlaps_an_operand_is_right_whatever_runs() -> None:
     for shape in ((3, 257, 256), (257, 256)):
         stack = torch.randn(shape, device="cuda")

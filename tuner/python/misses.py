@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextvars import ContextVar, Token
@@ -61,7 +62,10 @@ CHOSEN: ContextVar[CallPolicy | None] = ContextVar("on_miss", default=None)
 #: The process' own policy: None until it is set, or the environment was read.
 _own: list[CallPolicy | None] = [None]
 #: Grows whenever a problem that nobody tuned may have another answer: what was prepared for it is old.
-EPOCH = [0]
+EPOCH = array("q", [0])
+#: The policies of all blocks that are open; how often one was opened or closed.
+OPEN: list[CallPolicy] = []
+TURNS = array("q", [0])
 
 
 def expire() -> None:
@@ -122,10 +126,14 @@ class on_miss:  # noqa: N801 - called as a function is
         """Holds for the block alone."""
         _own[0] = self._before
         self._token = CHOSEN.set(self._policy)
+        OPEN.append(self._policy)
+        TURNS[0] += 1
 
     def __exit__(self, *error: object) -> None:
         assert self._token is not None, "entered before"
         CHOSEN.reset(self._token)
+        OPEN.remove(self._policy)
+        TURNS[0] += 1
 
 
 def checked(name: str, what: str, known: Collection[str]) -> str:

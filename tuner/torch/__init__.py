@@ -35,9 +35,10 @@ from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
 from tuner.python import misses, on_miss
 from tuner.python.arrays import Operand, family_of
-from tuner.python.decisions import Decision, decision_for, keep
+from tuner.python.decisions import Decision, decision_for
 from tuner.python.functions import grouped as tuned_groups
 from tuner.python.requests import PRECISION, precision_of, request_for
+from tuner.torch import eager
 
 __all__ = ["Product", "grouped", "prepare", "product", "scaled_product", "use"]
 
@@ -85,8 +86,6 @@ class Held(NamedTuple):
 
 #: One for each content: compiled programs know it by its identity.
 _held = functools.cache(Held)
-#: Products of eager mode -> check of tensors that lie so, epoch, whether PyTorch's own is run.
-_WAYS: dict[Any, Any] = {}
 #: Types of tensors that kernels take.
 _TYPES = {Tensor, nn.Parameter}
 #: Two operands and maybe a bias.
@@ -246,11 +245,12 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held, out: Tens
     return result.view(*left.shape[:-1], right.shape[-1]) if folded else result
 
 
-def _is_left(tensors: Any, held: Held) -> bool:
-    """Whether records leave a product to PyTorch; not where there is none of its own."""
-    named = zip(("a", "b", "bias"), tensors, strict=True)
-    decision = _decision({name: PYTORCH.operand(one) for name, one in named if one is not None}, held)
-    return decision is None or (decision.kernel is None and not decision.is_miss)
+def _decided(tensors: Any, held: Held) -> Decision | None:
+    """What records say of a product of tensors, whose leading dims are rows where they may be."""
+    a, b, bias = tensors
+    rows = a.reshape(-1, a.shape[-1]) if b.ndim == 2 < a.ndim else a
+    named = {"a": rows, "b": b, "bias": bias}.items()
+    return _decision({name: PYTORCH.operand(one) for name, one in named if one is not None}, held)
 
 
 def _decision(operands: Mapping[str, Operand], held: Held, activation: str = "") -> Decision | None:
@@ -521,51 +521,79 @@ KEY = "DeferredInit"
 _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_key_parse(KEY))
 #: What holds in the innermost block, and the block around it.
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
-#: What holds in the blocks of all threads.
-_ENTERED: list[Held] = []
-_OVERRIDES = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-_OVERRIDES[1].fallback(torch.library.fallthrough_kernel, KEY)
+#: What holds in the blocks of all threads, and the policy on misses around them.
+_ENTERED: list[tuple[Held, Any]] = []
+#: What may hold -> its number, as native code knows it.
+_NUMBERS: dict[Any, int] = {}
+_LIBRARIES = {
+    name: torch.library.Library(*name) for name in (("_", "IMPL"), ("aten", "IMPL"), ("tuner", "FRAGMENT"))
+}
+_LIBRARIES["_", "IMPL"].fallback(torch.library.fallthrough_kernel, KEY)
 
 
-def _override(operator: str, plain: Callable[..., Any]) -> None:
+def _settle() -> None:
+    """Says what holds in all blocks, if it is the same in all, and products are not collected."""
+    holding = {*_ENTERED, *((held, policy) for held, _ in _ENTERED for policy in misses.OPEN)}
+    number = _NUMBERS.setdefault(next(iter(holding)), len(_NUMBERS) + 1) if len(holding) == 1 else 0
+    eager.HELD[0] = 0 if _COLLECTORS else number
+
+
+def _override(operator: str, plain: Callable[..., Any], native: Any) -> None:
     """Has an operator of PyTorch, called by the function `plain`, replaced in threads inside of `use`."""
-    apart: Callable[..., Operands] = PRODUCTS.get(plain)  # type: ignore[assignment]
 
     def run(*given: Any, **more: Any) -> Any:
         _include(False)
         try:
             # A thread of autograd has the key of the one that asks, and no block: what all blocks hold, holds.
-            block, entered = _BLOCK.get(), {*_ENTERED}
+            block, entered = _BLOCK.get(), {held for held, _ in _ENTERED}
             held = block[0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
             if held is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
                 return plain(*given, **more)
-            near = operator, held, PRECISION.get(), len(given), given[0].numel(), given[1].numel()
-            check, epoch, left = _WAYS.get(near, (None, -1, False))
-            if check is not None and epoch == misses.EPOCH[0] and not (more or _COLLECTORS) and check(*given):
-                return plain(*given) if left else _computed(*apart(*given), held.precision, "", held.bits)
-            result = _replaced(plain, near, given, more)
-            return plain(*given, **more) if result is NotImplemented else result
+            number, epoch = eager.HELD[0], misses.EPOCH[0] + misses.TURNS[0]
+            _settle()
+            with eager.noted() as queued:
+                replaced = _replaced(plain, held, given, more)
+                result = plain(*given, **more) if replaced is NotImplemented else replaced
+            if native is not None and number == eager.HELD[0] and plain in PRODUCTS:
+                decision = None if replaced is NotImplemented else _decided(PRODUCTS[plain](*given), held)
+                tensors = [one for one in given if one is not None]
+                eager.keep(native, epoch, tensors, result, decision, queued)
+            return result
         finally:
             _include(True)
 
-    _OVERRIDES[0].impl(operator, run, KEY)
+    if native is None or plain not in PRODUCTS:
+        _LIBRARIES["aten", "IMPL"].impl(operator, run, KEY)
+        return
+    name, _, overload = operator.partition(".")
+    schema = getattr(getattr(torch.ops.aten, name), overload or "default")._schema
+    ours = f"eager_{operator.replace('.', '_')}"
+    _LIBRARIES["tuner", "FRAGMENT"].define(ours + str(schema).partition(operator)[2])
+    _LIBRARIES["tuner", "FRAGMENT"].impl(ours, run, "CompositeImplicitAutograd")
 
 
-def _replaced(plain: Any, near: tuple[Any, ...], given: Sequence[Any], more: Mapping[str, Any]) -> Any:
-    """What an operator becomes in eager mode; how products are had is kept, but for gradients and autocast."""
+@functools.cache
+def _override_all() -> None:
+    """Replaces PyTorch's operators in threads inside of `use`, once."""
+    device = next(iter(KERNELS_ON))
+    native = eager.library(device) if device != "cuda" or torch.cuda.is_available() else None
+    for operator in ("linear", "matmul", "mm", "bmm", "addmm", "_scaled_mm", "_grouped_mm"):
+        _override(operator, getattr(torch, operator, functional.linear), native)
+    for operator in ("mm", "bmm", "addmm"):  # which compiled programs call
+        _override(f"{operator}.out", getattr(torch, operator), native)
+
+
+def _replaced(plain: Any, held: Held, given: Sequence[Any], more: Mapping[str, Any]) -> Any:
+    """What an operator becomes in eager mode; NotImplemented for what is left to PyTorch."""
     tensors = [one for one in (*given, *more.values()) if isinstance(one, Tensor)]
     odd = any(type(one) not in _TYPES or one.is_nested or torch._is_zerotensor(one) for one in tensors)
     odd = odd or (given[0].device.type not in KERNELS_ON and not _COLLECTORS)
-    odd = odd or torch._C._are_functorch_transforms_active()
-    result = NotImplemented if odd else _exchanged(plain, near[1], given, **more)
-    if plain not in PRODUCTS or more:
-        return result
-    left = result is NotImplemented
-    if left or not (_has_gradients(tensors) or torch.is_autocast_enabled(given[0].device.type)):
-        left = left or _is_left(PRODUCTS[plain](*given), near[1])
-        keep(_WAYS, near, (PYTORCH.check(given), misses.EPOCH[0], left))
-    return result
+    return (
+        NotImplemented
+        if odd or torch._C._are_functorch_transforms_active()
+        else _exchanged(plain, held, given, **more)
+    )
 
 
 def _exchanged(func: Any, held: Held, given: Sequence[Any], /, out: Any = None, **more: Any) -> Any:
@@ -574,12 +602,6 @@ def _exchanged(func: Any, held: Held, given: Sequence[Any], /, out: Any = None, 
         operands = PRODUCTS[func](*given, **more)
         return NotImplemented if operands is None else _multiplied(*operands, held, out)
     return REPLACED[func](held, *given, **more) if func in REPLACED and out is None else NotImplemented
-
-
-for _operator in ("linear", "matmul", "mm", "bmm", "addmm", "_scaled_mm", "_grouped_mm"):
-    _override(_operator, getattr(torch, _operator, functional.linear))
-for _operator in ("mm", "bmm", "addmm"):  # which compiled programs call
-    _override(f"{_operator}.out", getattr(torch, _operator))
 
 
 class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - called as a function is
@@ -619,8 +641,12 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """Begins the block, in this thread."""
         if torch.compiler.is_compiling():
             return super().__enter__()
-        _BLOCK.set((self._held, _BLOCK.get()))
-        _ENTERED.append(self._held)
+        _override_all()
+        held = _held(self._held.precision or PRECISION.get(), self._held.bits)
+        entered = held, misses.CHOSEN.get()
+        _BLOCK.set((held, _BLOCK.get(), entered))
+        _ENTERED.append(entered)
+        _settle()
         _include(True)
         return self
 
@@ -628,8 +654,10 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """Ends it."""
         if torch.compiler.is_compiling():
             return super().__exit__(*error)
-        _ENTERED.remove(self._held)
-        _BLOCK.set(around := _BLOCK.get()[1])
+        _, around, entered = _BLOCK.get()
+        _ENTERED.remove(entered)
+        _BLOCK.set(around)
+        _settle()
         return _include(around is not None)
 
     def __call__(self, of: Any) -> Any:
@@ -644,10 +672,12 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
 def _collected() -> Iterator[set[Product]]:
     products: set[Product] = set()
     _COLLECTORS.append(products)
+    _settle()
     try:
         yield products
     finally:
         _COLLECTORS.remove(products)
+        _settle()
 
 
 def prepare(

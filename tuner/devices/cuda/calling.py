@@ -25,6 +25,7 @@ from tuner.declare.launch import Launch, Packing
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.device import describe
 from tuner.devices.cuda.launching import PreparedRun, load_module
+from tuner.devices.cuda.native import NOTED
 from tuner.devices.cuda.nvrtc import compiled_code
 from tuner.devices.protocol import language_of
 
@@ -244,6 +245,8 @@ class Loaded:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
         run = self._run_of_all or _RUNS.get((self._token, _stream_name(stream))) or self._run_for(stream)
+        for note in NOTED:
+            note(run, stream, addresses)
         return run(stream, *addresses)
 
     def _run_for(self, stream: int) -> PreparedRun:

@@ -132,7 +132,12 @@ class PreparedRun:
         copied = [tensor for tensor in problem.tensors if tensor.name in self._larger]
         before = self._copies([tensor for tensor in copied if not tensor.output])
         after = self._copies([tensor for tensor in copied if tensor.output])
-        self._native = NativeRun([*before, *self._in_pieces(kernels), *after], len(problem.tensors))
+        self._steps = [*before, *self._in_pieces(kernels), *after]
+        self._native = self.again()
+
+    def again(self) -> NativeRun:
+        """The same launches, whose addresses are written by others; on the stream of this run alone."""
+        return NativeRun(self._steps, len(self._problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Queues a run.

@@ -134,6 +134,8 @@ class DeviceCopy:
     size_bytes: int
 
 
+#: Are told of runs that are queued at addresses: run, stream, addresses.
+NOTED: list[Callable[[Any, int, tuple[int, ...]], None]] = []
 #: Functions of the driver, in the order in which the native code knows them.
 FUNCTIONS = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemcpyDtoDAsync_v2")
 
@@ -177,7 +179,9 @@ class NativeRun:
         words = [ctypes.addressof(self._addresses), *(functions or driver_functions())]
         for record in (*self._writes, *self._maps, *launches, (END,)):
             words += [*record, *[0] * (RECORD_WORDS - len(record))]
-        self._program, self._queue = self._words(words), native_queue()
+        #: Where native code finds what to queue.
+        self.program = self._words(words)
+        self._queue = native_queue()
 
     def __call__(self, stream: int, *addresses: int) -> int:
         """Queues a run.
@@ -191,7 +195,7 @@ class NativeRun:
         """
         with self._lock:
             self._addresses[:] = addresses
-            return self._queue(self._program, stream)
+            return self._queue(self.program, stream)
 
     def _memory(self, made: Any) -> Any:
         self._kept.append(made)

@@ -1,0 +1,152 @@
+"""Products of eager programs that native code runs once Python has: what is kept, and what ends it."""
+
+import subprocess
+import sys
+
+import pytest
+
+#: A program of its own, since what PyTorch's dispatcher was taught stays: kernels run on the CPU, by NumPy.
+PROGRAM = """
+import ctypes, gc, threading
+import numpy, torch, tuner, tuner.torch as tuned
+from tuner.devices.cuda import native
+
+WORD = ctypes.c_uint64
+launched, by_python = [], []
+
+def words(address, count): return list((WORD * count).from_address(address))
+
+def launch(config, function, arguments, extra):
+    (m, k), n = shapes[function], 5
+    a, b, bias, c = (words(at, 1)[0] for at in words(arguments, 4))
+    def numbers(at, *shape):
+        return numpy.frombuffer((ctypes.c_float * (shape[0] * shape[1])).from_address(at), "f4").reshape(shape)
+    numbers(c, m, n)[:] = numbers(a, m, k) @ numbers(b, k, n) + numbers(bias, 1, n)
+    launched.append((m, k))
+    return status[0]
+
+class Run:
+    def __init__(self, function): self.function = function
+    def again(self):
+        places = tuple(map(native.TensorAddress, range(4)))
+        made = native.KernelLaunch(self.function, (1, 1, 1), (1, 1, 1), 0, places)
+        return native.NativeRun([made], 4, [ctypes.cast(launching, ctypes.c_void_p).value] * 3)
+
+launching = ctypes.CFUNCTYPE(ctypes.c_int, *[WORD] * 4)(launch)
+shapes, runs, status = [], {}, [0]
+
+def product(a, b, out=None, bias=None, **how):
+    by_python.append(tuple(a.shape))
+    result = torch.addmm(torch.zeros(b.shape[1]) if bias is None else bias, a, b)
+    result = result if out is None else out.copy_(result)
+    if bias is not None and kernels:
+        if tuple(a.shape) not in runs:
+            shapes.append(tuple(a.shape))
+            runs[tuple(a.shape)] = Run(len(shapes) - 1)
+        addresses = [one.data_ptr() for one in (a, b, bias, result)]
+        for note in native.NOTED:
+            note(runs[tuple(a.shape)], 0, tuple(addresses))
+    return result
+
+tuned.KERNELS_ON, tuned.tuned_product, kernels = {"cpu"}, product, True
+a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+
+def check(a, b, bias, launches, asked, **how):
+    launched.clear(); by_python.clear()
+    right = a.double().numpy() @ b.detach().double().numpy() + bias.double().numpy()
+    result = torch.addmm(bias, a, b, **how)
+    torch.testing.assert_close(result.detach().double(), torch.from_numpy(right), rtol=2e-2, atol=5e-2)
+    assert (len(launched), len(by_python)) == (launches, asked), (launched, by_python)
+    return result
+"""
+
+CASES = {
+    "a kernel is launched, without Python, at the addresses and into the result of each call": """
+with tuned.use():
+    check(a, b, bias, 0, 1)
+    for _ in range(3):
+        a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+        result = check(a, b, bias, 1, 0)
+        torch.testing.assert_close(result, torch.from_numpy(a.numpy() @ b.numpy() + bias.numpy()))
+    layer, x = torch.nn.Linear(4, 5), torch.randn(2, 2, 4)
+    with torch.no_grad():
+        for launches in (0, 1):
+            launched.clear()
+            got = layer(x)
+            assert (len(launched), tuple(got.shape)) == (launches, (2, 2, 5))
+""",
+    "PyTorch's own product is run where nothing was launched": """
+with tuned.use():
+    kernels = False
+    check(a, b, bias, 0, 1)
+    check(a, b, bias, 0, 0)
+    check(a.double(), b.double(), bias.double(), 0, 1)
+    check(a[:2], b, bias, 0, 1)
+    check(torch.randn(4, 3).t(), b, bias, 0, 1)
+check(a, b, bias, 0, 0)
+""",
+    "what is out of the ordinary goes to Python": """
+weight = b.clone().requires_grad_()
+with tuned.use():
+    for asked in (1, 0):
+        check(a, b, bias, 1 - asked, asked)
+    check(a, weight, bias, 0, 1).sum().backward()
+    with torch.no_grad():
+        check(a, weight, bias, 1, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(a, b, bias, 0, 1)
+    whole = torch.randn(20)
+    check(whole[:12].view(3, 4), b, bias, 0, 1, out=torch.empty(3, 5))
+    check(whole[:12].view(3, 4), b, bias, 1, 0, out=torch.empty(3, 5))
+    check(whole[:12].view(3, 4), b, bias, 0, 1, out=whole[4:19].view(3, 5))
+    for wrong in (torch.randn(5, 5), torch.randn(4, 5).double()):
+        try:
+            torch.addmm(bias, a, wrong)
+        except RuntimeError as error:
+            assert "shapes" in str(error) or "dtype" in str(error), error
+        else:
+            raise AssertionError("it fits nothing")
+    check(a, b, bias, 1, 0)
+    status[0] = 700
+    check(a, b, bias, 1, 1)
+""",
+    "other records, another block and another policy have it asked anew": """
+for held in ({}, {"bits": "library"}, {"precision": "emulated"}):
+    with tuned.use(**held):
+        check(a, b, bias, 0, 1)
+with tuned.use():
+    check(a, b, bias, 1, 0)
+    tuner.clear_caches()
+    check(a, b, bias, 0, 1)
+    check(a, b, bias, 1, 0)
+    with tuner.on_miss("library"):
+        for _ in range(2):
+            check(a, b, bias, 0, 1)
+    check(a, b, bias, 0, 1)
+    check(a, b, bias, 0, 1)
+    check(a, b, bias, 1, 0)
+    with tuned.use("emulated"):
+        for _ in range(2):
+            check(a, b, bias, 0, 1)
+    check(a, b, bias, 1, 0)
+    entered, leave = threading.Event(), threading.Event()
+    def other():
+        with tuned.use("emulated"):
+            entered.set(); leave.wait()
+    thread = threading.Thread(target=other); thread.start(); entered.wait()
+    check(a, b, bias, 0, 1)
+    leave.set(); thread.join()
+    check(a, b, bias, 1, 0)
+    runs.clear(); gc.collect()
+    check(a, b, bias, 0, 1)
+check(a, b, bias, 0, 0)
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_product_that_python_ran_once(case: str) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM + CASES[case]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

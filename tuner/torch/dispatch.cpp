@@ -1,0 +1,238 @@
+// Products of eager programs inside of `tuner.torch.use`, without Python: what a product was once found to be,
+// PyTorch's own or launches of a kernel, is looked up by all that may change it, and run. What is met for the first
+// time, and what is out of the ordinary (gradients, autocast, vmap), goes to Python.
+#include <torch/library.h>
+
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/matmul_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using Words = std::vector<int64_t>;
+
+// Threads inside of a block include this key; see __init__.py.
+constexpr DispatchKey INSIDE = DispatchKey::DeferredInit;
+// Keys of tensors, and of threads, that products may have here; others are PyTorch's own: sparse, fake, of vmap.
+const uint64_t CASTING = DispatchKeySet{DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU}.raw_repr();
+const uint64_t ORDINARY = DispatchKeySet{DispatchKey::BackendSelect, DispatchKey::ADInplaceOrView,
+                                         DispatchKey::AutogradCUDA, DispatchKey::AutogradCPU, DispatchKey::CUDA,
+                                         DispatchKey::CPU, INSIDE}.raw_repr() | CASTING;
+// Where kernels may read, as tuner/python/arrays.py has it.
+constexpr uintptr_t ALIGNMENT_BYTES = 16;
+
+struct Launch {
+  int64_t stream;
+  uint64_t program;  // as tuner/devices/cuda/native.py lays it out
+};
+
+struct Way {
+  int64_t epoch;                 // it is old where this is
+  bool runs_kernel;              // else PyTorch's own product
+  bool unless_captured;          // while a graph is captured another may run
+  int64_t* calls;                // to be counted, if any
+  std::vector<int> places;       // of the kernel's tensors among those of the call; the result is behind them
+  Words shape;                   // of the result
+  std::vector<Launch> launches;  // one for each stream
+};
+
+struct Hash {
+  size_t operator()(const Words& words) const {
+    size_t hash = words.size();
+    for (int64_t word : words) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15u + (hash >> 29);
+    return hash;
+  }
+};
+
+// Set by Python once: counters of what expires, and of all that holds (0 where blocks differ).
+const int64_t *expired, *policies, *held;
+int64_t (*queue)(uint64_t program, uint64_t stream);
+int (*is_capturing)(void* stream, int* status);
+c10::DeviceType device_of_kernels;
+std::mutex lock;  // of `ways`, and of the memory that launches are written into; no one waits for the GIL with it
+std::unordered_map<Words, Way, Hash> ways;
+// What this thread asked Python for, which may answer by `tuner_keep`.
+thread_local Words asked;
+
+enum class By { PYTORCH, PYTHON, KERNEL };
+
+// The tensors of a call, as its key and as addresses.
+struct Call {
+  const Tensor* first = nullptr;
+  Tensor* out = nullptr;
+  bool is_product = true, has_gradients = false, is_cast = false;
+  std::vector<uint64_t> starts, ends;
+
+  void add(const Tensor& one) {
+    first = first ? first : &one;
+    is_product = is_product && !(one.key_set().raw_repr() & ~ORDINARY) && !one._fw_grad(0).defined();
+    is_product = is_product && one.device() == first->device();
+    if (!is_product) return;
+    is_cast = is_cast || one.scalar_type() != first->scalar_type();
+    has_gradients = has_gradients || one.requires_grad();
+    uint64_t start = reinterpret_cast<uint64_t>(one.const_data_ptr()), end = one.numel() > 0;
+    asked.push_back(one.dim() << 8 | (start % ALIGNMENT_BYTES == 0));
+    for (int64_t axis = 0; axis < one.dim(); ++axis) {
+      asked.push_back(one.sizes()[axis]);
+      asked.push_back(one.strides()[axis]);
+      end += (one.sizes()[axis] - 1) * one.strides()[axis];
+    }
+    starts.push_back(start);
+    ends.push_back(start + end * one.element_size());
+  }
+  void add(Tensor& one) { add(std::as_const(*(out = &one))); }
+  void add(const std::optional<Tensor>& one) {
+    asked.push_back(one.has_value());
+    if (one.has_value()) add(*one);
+  }
+  void add(const c10::Scalar& factor) { is_product = is_product && factor.equal(1); }
+
+  bool overlaps() const {
+    for (size_t at = 0; at + 1 < starts.size(); ++at)
+      if (starts.back() < ends[at] && starts[at] < ends.back()) return true;
+    return false;
+  }
+};
+
+// By what a product is run; by a kernel it has been then, into `result`.
+By run(Call& call, Tensor& result) {
+  if (!call.is_product || !at::isFloatingType(call.first->scalar_type())) return By::PYTORCH;
+  auto python = [](bool may_answer) {
+    if (!may_answer) asked.clear();
+    return By::PYTHON;
+  };
+  int64_t holds = *held;
+  if (!holds) return python(false);
+  c10::Device device = call.first->device();
+  if (device.type() != device_of_kernels) return By::PYTORCH;
+  if (call.is_cast || (call.has_gradients && at::GradMode::is_enabled())) return python(false);
+  asked.push_back(holds);
+  asked.push_back(static_cast<int64_t>(call.first->scalar_type()) << 8 | static_cast<uint8_t>(device.index()));
+  std::lock_guard<std::mutex> guard(lock);
+  auto found = ways.find(asked);
+  if (found == ways.end() || found->second.epoch != *expired + *policies) return python(true);
+  Way& way = found->second;
+  if (!way.runs_kernel && !way.unless_captured) {
+    if (way.calls) ++*way.calls;
+    return By::PYTORCH;
+  }
+  c10::impl::VirtualGuardImpl guarded(device.type());
+  bool has_streams = device.type() != c10::DeviceType::CPU;
+  void* stream = has_streams ? guarded.getStream(device).native_handle() : nullptr;
+  int captured = 0;
+  if (way.unless_captured && (is_capturing(stream, &captured) || captured)) return python(false);
+  if (!way.runs_kernel) return By::PYTORCH;
+  if (guarded.getDevice() != device && has_streams) return python(false);
+  if (call.out && call.overlaps()) return python(false);
+  for (Launch& launch : way.launches) {
+    if (launch.stream != reinterpret_cast<int64_t>(stream)) continue;
+    if (!call.out) result = at::empty(way.shape, call.first->options());
+    if (!call.out) call.starts.push_back(0);
+    Tensor& to = call.out ? *call.out : result;
+    call.starts.back() = reinterpret_cast<uint64_t>(to.mutable_data_ptr());
+    for (size_t at = 0; at < way.places.size(); ++at) (*reinterpret_cast<uint64_t**>(launch.program))[at] = call.starts[way.places[at]];
+    if (queue(launch.program, reinterpret_cast<uint64_t>(stream))) return python(false);
+    if (way.calls) ++*way.calls;
+    return By::KERNEL;
+  }
+  return python(true);
+}
+
+// An operator of PyTorch inside of a block.
+template <class Operator, class Schema = typename Operator::schema>
+struct Inside;
+
+template <class Operator, class Result, class... Given>
+struct Inside<Operator, Result(Given...)> {
+  static inline int64_t number;
+  static inline const char* in_python;
+
+  static Result called(DispatchKeySet keys, Given... given) {
+    Call call;
+    asked.clear();
+    asked.push_back(number);
+    call.is_product = !(keys.raw_repr() & ~ORDINARY);
+    call.is_cast = keys.raw_repr() & CASTING;
+    (call.add(given), ...);
+    Tensor result;
+    By by = run(call, result);
+    if constexpr (std::is_reference_v<Result>) {
+      if (by == By::KERNEL) return *call.out;
+    } else {
+      if (by == By::KERNEL) return result;
+    }
+    if (by == By::PYTHON) {
+      static auto python = c10::Dispatcher::singleton().findSchemaOrThrow(in_python, "").template typed<Result(Given...)>();
+      return python.call(given...);
+    }
+    c10::impl::ExcludeDispatchKeyGuard outside(INSIDE);
+    return Operator::redispatch(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, INSIDE), given...);
+  }
+};
+
+template <class Operator>
+void replace(torch::Library& library, const char* name, const char* in_python) {
+  Inside<Operator>::number = reinterpret_cast<int64_t>(&Inside<Operator>::number);
+  Inside<Operator>::in_python = in_python;
+  library.impl(name, TORCH_FN(Inside<Operator>::called));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, DeferredInit, library) {
+  replace<at::_ops::mm>(library, "mm", "tuner::eager_mm");
+  replace<at::_ops::bmm>(library, "bmm", "tuner::eager_bmm");
+  replace<at::_ops::addmm>(library, "addmm", "tuner::eager_addmm");
+  replace<at::_ops::linear>(library, "linear", "tuner::eager_linear");
+  replace<at::_ops::matmul>(library, "matmul", "tuner::eager_matmul");
+  replace<at::_ops::mm_out>(library, "mm.out", "tuner::eager_mm_out");
+  replace<at::_ops::bmm_out>(library, "bmm.out", "tuner::eager_bmm_out");
+  replace<at::_ops::addmm_out>(library, "addmm.out", "tuner::eager_addmm_out");
+}
+
+extern "C" {
+
+// Says where Python's counters are, what queues launches, what asks whether a stream is captured; and the type of
+// device that kernels run on.
+void tuner_begin(const uint64_t* addresses, int device_type) {
+  std::lock_guard<std::mutex> guard(lock);
+  expired = reinterpret_cast<const int64_t*>(addresses[0]);
+  policies = reinterpret_cast<const int64_t*>(addresses[1]);
+  held = reinterpret_cast<const int64_t*>(addresses[2]);
+  queue = reinterpret_cast<decltype(queue)>(addresses[3]);
+  is_capturing = reinterpret_cast<decltype(is_capturing)>(addresses[4]);
+  device_of_kernels = static_cast<c10::DeviceType>(device_type);
+}
+
+// Keeps how the product is run that this thread asked Python for.
+void tuner_keep(int64_t epoch, int runs_kernel, int unless_captured, int64_t* calls, const int* places, int tensors,
+                const int64_t* shape, int axes, int64_t stream, uint64_t program) {
+  if (asked.empty()) return;
+  std::lock_guard<std::mutex> guard(lock);
+  if (ways.size() >= 4096) ways.clear();
+  Way& way = ways[asked];
+  if (way.epoch != epoch) way.launches.clear();
+  way.epoch = epoch, way.runs_kernel = runs_kernel, way.unless_captured = unless_captured, way.calls = calls;
+  way.places.assign(places, places + tensors), way.shape.assign(shape, shape + axes);
+  if (runs_kernel) way.launches.push_back({stream, program});
+}
+
+// Forgets launches whose memory goes.
+void tuner_drop(uint64_t program) {
+  std::lock_guard<std::mutex> guard(lock);
+  for (auto& [key, way] : ways)
+    for (size_t at = way.launches.size(); at-- > 0;)
+      if (way.launches[at].program == program) way.launches.erase(way.launches.begin() + at);
+}
+}
