@@ -548,7 +548,9 @@ def _override(operator: str, plain: Callable[..., Any], native: Any) -> None:
             block, entered = _BLOCK.get(), {held for held, _ in _ENTERED}
             held = block[0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
-            if held is None or type(given[0]) not in _TYPES or forward_ad._current_level >= 0:
+            foreign = type(given[0]) not in _TYPES or forward_ad._current_level >= 0
+            elsewhere = given[0].device.type not in KERNELS_ON and not _COLLECTORS
+            if held is None or foreign or elsewhere:
                 return plain(*given, **more)
             number, epoch = eager.HELD[0], misses.EPOCH[0] + misses.TURNS[0]
             _settle()
@@ -588,7 +590,6 @@ def _replaced(plain: Any, held: Held, given: Sequence[Any], more: Mapping[str, A
     """What an operator becomes in eager mode; NotImplemented for what is left to PyTorch."""
     tensors = [one for one in (*given, *more.values()) if isinstance(one, Tensor)]
     odd = any(type(one) not in _TYPES or one.is_nested or torch._is_zerotensor(one) for one in tensors)
-    odd = odd or (given[0].device.type not in KERNELS_ON and not _COLLECTORS)
     return (
         NotImplemented
         if odd or torch._C._are_functorch_transforms_active()

@@ -119,6 +119,8 @@ def keep(
     if len(queued) > 1 or stream == STREAM_OF_A_THREAD or (run and not apart):
         return
     program = run.again() if run else None
+    if run and program is None:
+        return
     if program:
         weakref.finalize(run, _drop, native, program).atexit = False
     calls = None

@@ -87,6 +87,9 @@ class PreparedProduct(PreparedRun):
         self._workspace = cupy.empty(self.bytes, dtype=cupy.uint8) if self.bytes else None
         self._at = self._workspace.data.ptr if self._workspace is not None else 0
 
+    def again(self) -> None:
+        """See `PreparedRun`."""
+
     def __call__(self, stream: int, *addresses: int) -> None:
         """Queues a run.
 

@@ -133,10 +133,10 @@ class PreparedRun:
         before = self._copies([tensor for tensor in copied if not tensor.output])
         after = self._copies([tensor for tensor in copied if tensor.output])
         self._steps = [*before, *self._in_pieces(kernels), *after]
-        self._native = self.again()
+        self._native = NativeRun(self._steps, len(problem.tensors))
 
-    def again(self) -> NativeRun:
-        """The same launches, whose addresses are written by others; on the stream of this run alone."""
+    def again(self) -> NativeRun | None:
+        """The same launches, for native code to write addresses into; None where it is no launches."""
         return NativeRun(self._steps, len(self._problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:
