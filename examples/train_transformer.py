@@ -91,8 +91,8 @@ def made(net: nn.Module, mode: str | None, tuned: bool) -> Callable[[torch.Tenso
     def forward(x: torch.Tensor) -> torch.Tensor:
         return net(x)
 
-    run = tuner.torch.use()(forward) if tuned else forward  # inside of what is compiled, where it costs nothing
-    return torch.compile(run, mode=mode, dynamic=False) if mode else run
+    run = torch.compile(forward, mode=mode, dynamic=False) if mode else forward
+    return tuner.torch.use()(run) if tuned else run
 
 
 def medians_us(ways: dict[tuple[str, bool], Callable[..., object]], x: torch.Tensor, rounds: int) -> dict:

@@ -190,8 +190,8 @@ def decision_for(request: CallRequest) -> Decision | None:
     launch = decision.kernel.launched(decision.problem, decision.config)
     tensors = next(iter(request.operands.values())).family == "PyTorch"
     queued = launch.queued if launch is not None else OF_A_LIBRARY
-    plain = tensors and request.function == "matmul" and not (copies or request.epilogue)
-    if decision.in_graphs is False and not (plain and queued == 1):
+    in_place = tensors and request.function == "matmul" and not copies
+    if decision.in_graphs is False and not (in_place and queued == 1):
         return decision.by_library(f"{decision.why}; this is none")
     if tensors and queued > 1 and decision.answer is not None:
         kernel_s, library_s = _times_s(decision.answer)

@@ -11,6 +11,7 @@
 #include <ATen/ops/mm_ops.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <array>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -72,7 +73,8 @@ struct Call {
   const Tensor* first = nullptr;
   Tensor* out = nullptr;
   bool is_product = true, has_gradients = false, is_cast = false;
-  std::vector<uint64_t> starts, ends;
+  size_t tensors = 0;
+  std::array<uint64_t, 5> starts, ends;  // of memory; the result is the last
 
   void add(const Tensor& one) {
     first = first ? first : &one;
@@ -88,8 +90,8 @@ struct Call {
       asked.push_back(one.strides()[axis]);
       end += (one.sizes()[axis] - 1) * one.strides()[axis];
     }
-    starts.push_back(start);
-    ends.push_back(start + end * one.element_size());
+    starts[tensors] = start;
+    ends[tensors++] = start + end * one.element_size();
   }
   void add(Tensor& one) { add(std::as_const(*(out = &one))); }
   void add(const std::optional<Tensor>& one) {
@@ -99,8 +101,8 @@ struct Call {
   void add(const c10::Scalar& factor) { is_product = is_product && factor.equal(1); }
 
   bool overlaps() const {
-    for (size_t at = 0; at + 1 < starts.size(); ++at)
-      if (starts.back() < ends[at] && starts[at] < ends.back()) return true;
+    for (size_t at = 0, last = tensors - 1; at < last; ++at)
+      if (starts[last] < ends[at] && starts[at] < ends[last]) return true;
     return false;
   }
 };
@@ -138,9 +140,8 @@ By run(Call& call, Tensor& result) {
   for (Launch& launch : way.launches) {
     if (launch.stream != reinterpret_cast<int64_t>(stream)) continue;
     if (!call.out) result = at::empty(way.shape, call.first->options());
-    if (!call.out) call.starts.push_back(0);
     Tensor& to = call.out ? *call.out : result;
-    call.starts.back() = reinterpret_cast<uint64_t>(to.mutable_data_ptr());
+    call.starts[call.tensors - (call.out ? 1 : 0)] = reinterpret_cast<uint64_t>(to.mutable_data_ptr());
     for (size_t at = 0; at < way.places.size(); ++at) (*reinterpret_cast<uint64_t**>(launch.program))[at] = call.starts[way.places[at]];
     if (queue(launch.program, reinterpret_cast<uint64_t>(stream))) return python(false);
     if (way.calls) ++*way.calls;
