@@ -519,12 +519,12 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
 #: what is no product passes by: PyTorch, which has it for others (torchdistx), has no kernel for it.
 KEY = "DeferredInit"
 _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_key_parse(KEY))
-#: What holds in the innermost block, and the block around it.
+#: The innermost block, and the one around it.
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
-#: What holds in the blocks of all threads, and the policy on misses around them.
+#: The blocks of all threads: what holds in each, and the policy on misses around it.
 _ENTERED: list[tuple[Held, Any]] = []
-#: What may hold -> its number, as native code knows it.
-_NUMBERS: dict[Any, int] = {}
+#: Such a block -> its number, as native code knows it.
+_NUMBERS: dict[tuple[Held, Any], int] = {}
 _LIBRARIES = {
     name: torch.library.Library(*name) for name in (("_", "IMPL"), ("aten", "IMPL"), ("tuner", "FRAGMENT"))
 }
@@ -546,7 +546,7 @@ def _override(operator: str, plain: Callable[..., Any], native: Any) -> None:
         try:
             # A thread of autograd has the key of the one that asks, and no block: what all blocks hold, holds.
             block, entered = _BLOCK.get(), {held for held, _ in _ENTERED}
-            held = block[0] if block else entered.pop() if len(entered) == 1 else None
+            held = block[0][0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
             foreign = type(given[0]) not in _TYPES or forward_ad._current_level >= 0
             elsewhere = given[0].device.type not in KERNELS_ON and not _COLLECTORS
@@ -643,11 +643,11 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if torch.compiler.is_compiling():
             return super().__enter__()
         _override_all()
-        held = _held(self._held.precision or PRECISION.get(), self._held.bits)
-        entered = held, misses.CHOSEN.get()
-        _BLOCK.set((held, _BLOCK.get(), entered))
-        _ENTERED.append(entered)
-        _settle()
+        block = _held(self._held.precision or PRECISION.get(), self._held.bits), misses.CHOSEN.get()
+        _BLOCK.set((block, _BLOCK.get()))
+        _ENTERED.append(block)
+        if len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
+            _settle()
         _include(True)
         return self
 
@@ -655,10 +655,11 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """Ends it."""
         if torch.compiler.is_compiling():
             return super().__exit__(*error)
-        _, around, entered = _BLOCK.get()
-        _ENTERED.remove(entered)
+        block, around = _BLOCK.get()
+        _ENTERED.remove(block)
         _BLOCK.set(around)
-        _settle()
+        if _ENTERED:  # else the next block most often is such a one
+            _settle()
         return _include(around is not None)
 
     def __call__(self, of: Any) -> Any:

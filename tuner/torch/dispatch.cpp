@@ -13,6 +13,7 @@
 
 #include <array>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -22,6 +23,7 @@ using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using Words = std::vector<int64_t>;
+using View = std::span<const int64_t>;
 
 // Threads inside of a block include this key; see __init__.py.
 constexpr DispatchKey INSIDE = DispatchKey::DeferredInit;
@@ -48,11 +50,20 @@ struct Way {
   std::vector<Launch> launches;  // one for each stream
 };
 
+// Of keys, also while they lie on the stack.
 struct Hash {
-  size_t operator()(const Words& words) const {
+  using is_transparent = void;
+  size_t operator()(View words) const {
     size_t hash = words.size();
     for (int64_t word : words) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15u + (hash >> 29);
     return hash;
+  }
+};
+
+struct Equal {
+  using is_transparent = void;
+  bool operator()(View one, View other) const {
+    return one.size() == other.size() && std::equal(one.begin(), one.end(), other.begin());
   }
 };
 
@@ -62,7 +73,7 @@ int64_t (*queue)(uint64_t program, uint64_t stream);
 int (*is_capturing)(void* stream, int* status);
 c10::DeviceType device_of_kernels;
 std::mutex lock;  // of `ways`, and of the memory that launches are written into; no one waits for the GIL with it
-std::unordered_map<Words, Way, Hash> ways;
+std::unordered_map<Words, Way, Hash, Equal> ways;
 // What this thread asked Python for, which may answer by `tuner_keep`.
 thread_local Words asked;
 
@@ -73,21 +84,22 @@ struct Call {
   const Tensor* first = nullptr;
   Tensor* out = nullptr;
   bool is_product = true, has_gradients = false, is_cast = false;
-  size_t tensors = 0;
+  size_t tensors = 0, words = 0;
+  std::array<int64_t, 64> key;
   std::array<uint64_t, 5> starts, ends;  // of memory; the result is the last
 
   void add(const Tensor& one) {
     first = first ? first : &one;
     is_product = is_product && !(one.key_set().raw_repr() & ~ORDINARY) && !one._fw_grad(0).defined();
-    is_product = is_product && one.device() == first->device();
+    is_product = is_product && one.device() == first->device() && words + 2 * one.dim() + 4 < key.size();
     if (!is_product) return;
     is_cast = is_cast || one.scalar_type() != first->scalar_type();
     has_gradients = has_gradients || one.requires_grad();
     uint64_t start = reinterpret_cast<uint64_t>(one.const_data_ptr()), end = one.numel() > 0;
-    asked.push_back(one.dim() << 8 | (start % ALIGNMENT_BYTES == 0));
+    key[words++] = one.dim() << 8 | (start % ALIGNMENT_BYTES == 0);
     for (int64_t axis = 0; axis < one.dim(); ++axis) {
-      asked.push_back(one.sizes()[axis]);
-      asked.push_back(one.strides()[axis]);
+      key[words++] = one.sizes()[axis];
+      key[words++] = one.strides()[axis];
       end += (one.sizes()[axis] - 1) * one.strides()[axis];
     }
     starts[tensors] = start;
@@ -95,7 +107,7 @@ struct Call {
   }
   void add(Tensor& one) { add(std::as_const(*(out = &one))); }
   void add(const std::optional<Tensor>& one) {
-    asked.push_back(one.has_value());
+    key[words++] = one.has_value();
     if (one.has_value()) add(*one);
   }
   void add(const c10::Scalar& factor) { is_product = is_product && factor.equal(1); }
@@ -110,8 +122,8 @@ struct Call {
 // By what a product is run; by a kernel it has been then, into `result`.
 By run(Call& call, Tensor& result) {
   if (!call.is_product || !at::isFloatingType(call.first->scalar_type())) return By::PYTORCH;
-  auto python = [](bool may_answer) {
-    if (!may_answer) asked.clear();
+  auto python = [&](bool may_answer) {
+    asked.assign(call.key.begin(), call.key.begin() + (may_answer ? call.words : 0));
     return By::PYTHON;
   };
   int64_t holds = *held;
@@ -119,10 +131,10 @@ By run(Call& call, Tensor& result) {
   c10::Device device = call.first->device();
   if (device.type() != device_of_kernels) return By::PYTORCH;
   if (call.is_cast || (call.has_gradients && at::GradMode::is_enabled())) return python(false);
-  asked.push_back(holds);
-  asked.push_back(static_cast<int64_t>(call.first->scalar_type()) << 8 | static_cast<uint8_t>(device.index()));
+  call.key[call.words++] = holds;
+  call.key[call.words++] = static_cast<int64_t>(call.first->scalar_type()) << 8 | static_cast<uint8_t>(device.index());
   std::lock_guard<std::mutex> guard(lock);
-  auto found = ways.find(asked);
+  auto found = ways.find(View(call.key.data(), call.words));
   if (found == ways.end() || found->second.epoch != *expired + *policies) return python(true);
   Way& way = found->second;
   if (!way.runs_kernel && !way.unless_captured) {
@@ -161,8 +173,7 @@ struct Inside<Operator, Result(Given...)> {
 
   static Result called(DispatchKeySet keys, Given... given) {
     Call call;
-    asked.clear();
-    asked.push_back(number);
+    call.key[call.words++] = number;
     call.is_product = !(keys.raw_repr() & ~ORDINARY);
     call.is_cast = keys.raw_repr() & CASTING;
     (call.add(given), ...);
