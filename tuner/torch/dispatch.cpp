@@ -43,7 +43,7 @@ struct Launch {
 struct Way {
   int64_t epoch;                 // it is old where this is
   bool runs_kernel;              // else PyTorch's own product
-  bool unless_captured;          // while a graph is captured another may run
+  bool unless_captured;          // while a graph is captured the other runs
   int64_t* calls;                // to be counted, if any
   std::vector<int> places;       // of the kernel's tensors among those of the call; the result is behind them
   Words shape;                   // of the result
@@ -145,8 +145,9 @@ By run(Call& call, Tensor& result) {
   bool has_streams = device.type() != c10::DeviceType::CPU;
   void* stream = has_streams ? guarded.getStream(device).native_handle() : nullptr;
   int captured = 0;
-  if (way.unless_captured && (is_capturing(stream, &captured) || captured)) return python(false);
-  if (!way.runs_kernel) return By::PYTORCH;
+  if (way.unless_captured && is_capturing(stream, &captured)) return python(false);
+  if (captured && !way.runs_kernel) return python(false);  // to a kernel that runs in graphs alone
+  if (captured || !way.runs_kernel) return By::PYTORCH;
   if (guarded.getDevice() != device && has_streams) return python(false);
   if (call.out && call.overlaps()) return python(false);
   for (Launch& launch : way.launches) {
