@@ -11,6 +11,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import shlex
 import subprocess
 import tempfile
 import threading
@@ -31,8 +32,8 @@ from tuner.python.misses import EPOCH, TURNS
 
 #: What holds in all blocks, as a number; 0 where they differ, or products are collected.
 HELD = array("q", [0])
-#: Seconds that a compiler may take.
-COMPILE_S = 300
+#: Seconds that a compiler may take, and characters that are told of what it says.
+COMPILE_S, LONGEST = 300, 400
 #: Handle of a stream that is another one in each thread: `cudaStreamPerThread`.
 STREAM_OF_A_THREAD = 2
 _FLAGS = ("-shared", "-fPIC", "-std=c++20", "-O2")
@@ -55,8 +56,8 @@ def library(device: str) -> ctypes.CDLL | None:
         capturing = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing if device == "cuda" else None
         queue: Any = native_queue()
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        said = getattr(error, "stderr", "") or error
-        warn_once(f"calls inside of tuner.torch.use take longer: its native part cannot be had: {said}")
+        said = str(getattr(error, "stderr", "") or error)[:LONGEST]
+        warn_once(f"calls inside of tuner.torch.use take longer, as its native part cannot be had: {said}")
         return None
     addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD)]
     addresses += [ctypes.cast(of, ctypes.c_void_p).value or 0 for of in (queue, capturing) if of is not None]
@@ -68,15 +69,15 @@ def library(device: str) -> ctypes.CDLL | None:
 def _compiled() -> Path:
     """Where the native code is; compiled in seconds unless it was before."""
     source, lib = Path(__file__).with_name("dispatch.cpp"), Path(torch.__file__).with_name("lib")
-    compiler, include = os.environ.get("CXX") or "c++", lib.with_name("include")
-    named = source.read_text(encoding="utf-8"), torch.__version__, str(lib), compiler, *_FLAGS
+    compiler, include = shlex.split(os.environ.get("CXX") or "c++"), lib.with_name("include")
+    named = source.read_text(encoding="utf-8"), torch.__version__, str(lib), *compiler, *_FLAGS
     path = cache_root() / "torch" / f"{hashlib.sha256(repr(named).encode()).hexdigest()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
             folders = f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-L{lib}", f"-Wl,-rpath,{lib}"
-            command = [compiler, *_FLAGS, str(source), "-o", str(made), *folders, "-ltorch_cpu", "-lc10"]
+            command = [*compiler, *_FLAGS, str(source), "-o", str(made), *folders, "-ltorch_cpu", "-lc10"]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
             made.replace(path)
     return path
