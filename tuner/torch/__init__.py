@@ -552,15 +552,15 @@ def _override(operator: str, plain: Callable[..., Any], native: Any) -> None:
             elsewhere = given[0].device.type not in KERNELS_ON and not _COLLECTORS
             if held is None or foreign or elsewhere:
                 return plain(*given, **more)
-            number, epoch = eager.HELD[0], misses.EPOCH[0] + misses.TURNS[0]
+            before = eager.HELD[0], misses.EPOCH[0] + misses.TURNS[0]
             _settle()
             with eager.noted() as queued:
                 replaced = _replaced(plain, held, given, more)
                 result = plain(*given, **more) if replaced is NotImplemented else replaced
-            if native is not None and number == eager.HELD[0] and plain in PRODUCTS:
+            if native is not None and plain in PRODUCTS and before[0]:
                 decision = None if replaced is NotImplemented else _decided(PRODUCTS[plain](*given), held)
                 tensors = [one for one in given if one is not None]
-                eager.keep(native, epoch, tensors, result, decision, queued)
+                eager.keep(native, before, tensors, result, decision, queued)
             return result
         finally:
             _include(True)

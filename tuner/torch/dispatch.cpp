@@ -228,17 +228,19 @@ void tuner_begin(const uint64_t* addresses, int device_type) {
   device_of_kernels = static_cast<c10::DeviceType>(device_type);
 }
 
-// Keeps how the product is run that this thread asked Python for.
-void tuner_keep(int64_t epoch, int runs_kernel, int unless_captured, int64_t* calls, const int* places, int tensors,
-                const int64_t* shape, int axes, int64_t stream, uint64_t program) {
-  if (asked.empty()) return;
+// Keeps how the product is run that this thread asked Python for, if what holds is the same still. Words: what holds,
+// the epoch, the fields of `Way` up to `calls`, the launch, how many places; places and the shape follow.
+void tuner_keep(const int64_t* words, int64_t count) {
+  const int64_t *places = words + 8, *shape = places + words[7];
+  if (asked.empty() || asked[asked.size() - 2] != words[0]) return;
   std::lock_guard<std::mutex> guard(lock);
   if (ways.size() >= 4096) ways.clear();
   Way& way = ways[asked];
-  if (way.epoch != epoch) way.launches.clear();
-  way.epoch = epoch, way.runs_kernel = runs_kernel, way.unless_captured = unless_captured, way.calls = calls;
-  way.places.assign(places, places + tensors), way.shape.assign(shape, shape + axes);
-  if (runs_kernel) way.launches.push_back({stream, program});
+  if (way.epoch != words[1]) way.launches.clear();
+  way.epoch = words[1], way.runs_kernel = words[2], way.unless_captured = words[3];
+  way.calls = reinterpret_cast<int64_t*>(words[4]);
+  way.places.assign(places, shape), way.shape.assign(shape, words + count);
+  if (way.runs_kernel) way.launches.push_back({words[5], static_cast<uint64_t>(words[6])});
 }
 
 // Forgets launches whose memory goes.

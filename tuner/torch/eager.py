@@ -101,14 +101,14 @@ def noted() -> Iterator[list[tuple[Any, int, tuple[int, ...]]]]:
 
 
 def keep(
-    native: ctypes.CDLL, epoch: int, tensors: Sequence[Tensor], result: Tensor, decision: Decision | None,
-    queued: Sequence[tuple[Any, int, tuple[int, ...]]],
+    native: ctypes.CDLL, held: tuple[int, int], tensors: Sequence[Tensor], result: Tensor,
+    decision: Decision | None, queued: Sequence[tuple[Any, int, tuple[int, ...]]],
 ) -> None:  # fmt: skip
     """Has native code run the product that this thread was asked for, if it can.
 
     Args:
         native: Of `library`.
-        epoch: What counters said before.
+        held: Number of what held before, and the sum of counters.
         tensors: What was given, in order.
         result: What was returned.
         decision: What records say of it.
@@ -124,16 +124,14 @@ def keep(
         return
     if program:
         weakref.finalize(run, _drop, native, program).atexit = False
-    calls = None
     if decision is not None and decision.is_miss:
         _COUNTED.append(DEMAND.count(decision.problem, decision.device, decision.answer).hits)
-        calls = ctypes.c_void_p(_COUNTED[-1].buffer_info()[0])
-    native.tuner_keep(
-        ctypes.c_int64(epoch), run is not None, decision is not None and decision.in_graphs is not None, calls,
-        (ctypes.c_int * len(addresses))(*map(starts.index, addresses)), len(addresses),
-        (ctypes.c_int64 * result.ndim)(*result.shape), result.ndim, ctypes.c_int64(stream),
-        ctypes.c_uint64(program.program if program else 0),
-    )  # fmt: skip
+    calls = _COUNTED[-1].buffer_info()[0] if decision is not None and decision.is_miss else 0
+    differs = decision is not None and decision.in_graphs is not None
+    launch = stream, program.program if program else 0
+    words = *held, run is not None, differs, calls, *launch, len(addresses), *map(starts.index, addresses)
+    words = *words, *result.shape
+    native.tuner_keep((ctypes.c_int64 * len(words))(*words), ctypes.c_int64(len(words)))
 
 
 def _drop(native: ctypes.CDLL, run: NativeRun) -> None:
