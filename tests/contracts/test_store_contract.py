@@ -34,8 +34,9 @@ def test_a_record_comes_back_as_it_went_in(store: Store, either_url: str) -> Non
 
 def test_a_record_is_only_ever_added(store: Store) -> None:
     first = record(square(64), time_s=1e-3)
-    store.add(first)
-    store.add([replace(first, kernel="another"), record(square(64), time_s=2e-3)])
+    second = record(square(64), time_s=2e-3)
+    counts = [store.add(some) for some in (first, [replace(first, kernel="another"), second, second], [])]
+    assert counts == [1, 1, 0], "what is new is counted"
     assert store.record(first.id) == first
     assert len(store.records()) == 2
 
@@ -90,8 +91,7 @@ def test_a_champion_comes_back_with_its_records(store: Store, either_url: str) -
     crowned = champion(
         best, baseline=library, speedup=1.25, verdict="faster", trials={"total": 9, "failed": 1}, pairs=(pair,)
     )
-    store.crown(crowned)
-    store.crown(crowned)
+    assert (store.crown([crowned, crowned]), store.crown(crowned)) == (1, 0)
     with Store.open(either_url, read_only=True) as reopened:
         for reader in (store, reopened):
             assert reader.champion(square(64), BOARD, "cold") == crowned
@@ -146,16 +146,6 @@ def test_a_device_is_listed_once_as_it_was_described_last(store: Store) -> None:
     store.add([record(square(64)), record(square(64), device=CPU), record(square(64), device=updated)])
     assert store.devices() == [CPU, updated]
     assert len(store.records(device=BOARD)) == 2
-
-
-def test_what_is_new_is_counted(store: Store) -> None:
-    first, second = record(square(64)), record(square(64))
-    assert store.add(first) == 1
-    assert store.add([first, second, second]) == 1
-    assert store.add([]) == 0
-    crowned = champion(first, baseline=second)
-    assert store.crown([crowned, crowned]) == 1
-    assert store.crown(crowned) == 0
 
 
 def test_texts_and_errors_that_a_database_does_not_take_are_kept_as_near_as_can_be(store: Store) -> None:

@@ -135,14 +135,10 @@ def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str,
     (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
     (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
     (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
-    (["--device", "cpu", "--db", "my.db"], 3, "got 'my.db'; did you mean sqlite:///my.db?"),
     (["--device", "cpu", "--db", "sqlite:////nowhere/my.db"], 3, "cannot be opened"),
-    (["--device", "cpu", "--db", "sqlite:///text.txt"], 3, "it is no SQLite database"),
 ])  # fmt: skip
-def test_bad_options_are_refused(told: Told, here: Path, options: list[str], code: int, message: str) -> None:
-    (here / "text.txt").write_text("something else\n")
+def test_bad_options_are_refused(told: Told, options: list[str], code: int, message: str) -> None:
     assert_refused(told("tune", "gemm", "8", "8", "8", *options), code, message)
-    assert (here / "text.txt").read_text() == "something else\n"
 
 
 def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(told: Told, device: str) -> None:

@@ -130,6 +130,7 @@ def products(monkeypatch: pytest.MonkeyPatch, lt: CublasLt) -> Any:
         monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
     module: Any = sys.modules[NAMES[1]]
     monkeypatch.setattr(module.cublas, "library", lambda name: lt)
+    monkeypatch.setattr(module.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
     memory = lambda size, dtype: SimpleNamespace(data=SimpleNamespace(ptr=1 << 20))
     monkeypatch.setattr(module.cupy, "empty", memory)
@@ -197,7 +198,6 @@ def test_a_config_names_an_algorithm_which_cublaslt_may_refuse(products: Any, lt
 @pytest.mark.parametrize("layout", GEMM.layouts)
 def test_users_have_gemm_ex_by_default(products: Any, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     queued: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(products.cublas, "function", lambda name: lambda *given: queued.append((name, *given)))
     arrays = HostArrays(problem("", "bfloat16", layout))
     GEMM.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
@@ -235,7 +235,6 @@ def test_a_batch_is_one_call_of_strided_products(
         stacks[2][...] = (first @ second).swapaxes(1, 2)
         return 0
 
-    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(products.cublas, "function", {"cublasGemmStridedBatchedEx": by_the_manual}.get)
     bmm.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
     assert arrays.wrong() < (1e-2 if dtype == "bfloat16" else 1e-6)
@@ -260,7 +259,6 @@ def test_groups_are_a_product_each_but_for_those_without_rows(
         sizes.append(m)
         return 0
 
-    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(products.cublas, "function", {"cublasGemmEx": by_the_manual}.get)
     grouped.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
     assert (sizes, arrays.wrong() < 1e-2) == ([2, 6, 1], True)
