@@ -1,19 +1,17 @@
-"""Products of two stacks on a real GPU: every kernel and cuBLAS, in all layouts and dtypes, and for tensors.
+"""Products of two stacks on a real GPU: every kernel in all layouts and dtypes, and for tensors.
 
+`test_grouped_gpu` has cuBLAS and products of 8 bits.
 Alone: ``pytest tests/gpu/test_bmm_gpu.py``; about two minutes.
 """
 
 import functools
-from dataclasses import replace
 
 import pytest
 from fixtures.callable_records import crowned
-from fixtures.gpu_starts import at_random, starts, wrong_library, wrong_starts
+from fixtures.gpu_starts import at_random, sized, starts, wrong_starts
 
 import tuner
-from tuner import FLOAT8_DTYPES, SCALES
 from tuner.declare.catalogue import builtin, computed_dtypes
-from tuner.declare.problem import Problem
 from tuner.devices.protocol import Device
 from tuner.python.decisions import device_info
 
@@ -29,38 +27,15 @@ SIZES = [
 ]  # fmt: skip
 
 
-def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "", precision: str = "") -> Problem:
-    return BMM.problem(dict(zip(BMM.dims, sizes, strict=True)), dtype, layout, precision)
-
-
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("layout", BMM.layouts)
 def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: str, device: Device) -> None:
     for kernel in KERNELS:
         dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, BMM)]
         precision = kernel.scope.precisions[0]
-        problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout, precision)
+        problem = sized(BMM, sizes, dtypes[sum(sizes) % len(dtypes)], layout, precision)
         found = [*starts(kernel, problem, device), *at_random(kernel, problem, device, (sizes, layout))]
         assert wrong_starts(problem, found, device) == []
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("sizes", [(40, 130, 208, 528), (300, 64, 128, 128)], ids=str)
-def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale: str, device: Device) -> None:
-    for result in ("", "+to-float32"):
-        dims = dict(zip(BMM.dims, sizes, strict=True))
-        problem = BMM.problem(dims, FLOAT8_DTYPES[0], epilogue=scale + result)
-        (kernel,) = builtin().of("bmm", "cuda", ("wgmma",))
-        assert wrong_starts(problem, starts(kernel, problem, device), device) == []
-
-
-@pytest.mark.parametrize(
-    ("dtype", "layout", "epilogue"),
-    [*((*kind, "") for kind in KINDS), *((*KINDS[-1], scale) for scale in SCALES)],
-)
-def test_the_library_is_right(dtype: str, layout: str, epilogue: str, device: Device) -> None:
-    problem = replace(problem_of((33, 40, 32, 144), dtype, layout), epilogue=epilogue)
-    assert wrong_library(problem, device) == ""
 
 
 def test_emulated_stacks_keep_their_promise_and_fall_back_as_a_whole(ran: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures.callable_records import crowned
 from fixtures.exported import champion, imported
+from fixtures.gpu_starts import loaded
 from operands_drawn import drawn
 
 import tuner
@@ -50,21 +51,12 @@ def configs(problem: Problem, device: Device) -> list[Config]:
     ]
 
 
-def loaded(device: Device, problem: Problem, config: Config, workload: Workload) -> Any:
-    from tuner.devices.cuda.nvrtc import NvrtcCompiler
-
-    rendered = render(KERNEL, problem, config)
-    return device.load(
-        rendered, NvrtcCompiler().compile(rendered, device.info.architecture, problem).code, workload
-    )
-
-
 @pytest.mark.parametrize(("sizes", "layout"), CASES)
 def test_it_is_right_and_keeps_its_promise(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
     problem = problem_of(sizes, layout)
     workload = Workload(device, problem, 7)
     for config in configs(problem, device):
-        run = loaded(device, problem, config, workload)
+        run = loaded((KERNEL, config), problem, device, workload)
         for _ in range(2):
             workload.begin(workload.first)
             run()
@@ -80,7 +72,7 @@ def test_every_kind_of_inputs_keeps_the_promise(
     problem = problem_of(sizes, layout)
     workload = Workload(device, problem, 7)
     config, library = configs(problem, device)[0], device.library(workload)
-    run, broken = loaded(device, problem, config, workload), []
+    run, broken = loaded((KERNEL, config), problem, device, workload), []
     for kind, falls_back in LIST.items():
         a, b = drawn(kind, *sizes)
         placed(workload, a, b, layout)
@@ -115,7 +107,7 @@ def test_what_lies_past_an_edge_changes_no_bit(
     fill = cp.RawKernel(STALE, "fill")
     fill.max_dynamic_shared_size_bytes = 224 * 1024
     for config in configs(problem, device):
-        run, results = loaded(device, problem, config, workload), []
+        run, results = loaded((KERNEL, config), problem, device, workload), []
         for value in (1.0, -1.0):
             workload.begin(workload.first)
             fill((4 * 132,), (1024,), (cp.float32(value),), shared_mem=224 * 1024)
@@ -135,7 +127,7 @@ def placed(workload: Workload, a: Any, b: Any, layout: str) -> None:
 def test_it_runs_in_a_graph(device: Device) -> None:
     problem = problem_of((512, 512, 512))
     workload = Workload(device, problem, 7)
-    run = loaded(device, problem, configs(problem, device)[0], workload)
+    run = loaded((KERNEL, configs(problem, device)[0]), problem, device, workload)
     assert min(device.samples_s(run, 3, "cold-graph")) > 0
     assert workload.check()[1] == ""
 

@@ -43,20 +43,14 @@ def problem_of(sizes: tuple[int, int, int], epilogue: str) -> Problem:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_promoted_starts_are_right(sizes: tuple[int, int, int], epilogue: str, device: Device) -> None:
+def test_promoted_starts_and_configs_at_random_are_right(
+    sizes: tuple[int, int, int], epilogue: str, device: Device
+) -> None:
     problem = problem_of(sizes, epilogue)
-    found = [start for start in starts(KERNEL, problem, device) if start[1]["PROMOTE"] == 1]
+    ways = starts(KERNEL, problem, device), at_random(KERNEL, problem, device, sizes, 24)
+    found, drawn = ([start for start in way if start[1]["PROMOTE"] == 1] for way in ways)
     assert found
-    assert wrong_starts(problem, found, device) == []
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_configs_at_random_are_right(sizes: tuple[int, int, int], epilogue: str, device: Device) -> None:
-    problem = problem_of(sizes, epilogue)
-    drawn = at_random(KERNEL, problem, device, sizes, 24)
-    promoted = [start for start in drawn if start[1]["PROMOTE"] == 1]
-    assert wrong_starts(problem, promoted, device) == []
+    assert wrong_starts(problem, [*found, *drawn], device) == []
 
 
 @pytest.mark.parametrize("epilogue", ["", *SCALES, "a-e5m2+scale-tensor", "b-e5m2+scale-block"])

@@ -9,28 +9,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures.callable_records import crowned
-from fixtures.gpu_starts import at_random, starts, wrong_library, wrong_starts
+from fixtures.gpu_starts import at_random, sized, starts, wrong_library, wrong_starts
 
 import tuner
 from tuner import FLOAT8_DTYPES, SCALES
 from tuner.declare.catalogue import builtin, computed_dtypes
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
 from tuner.devices.protocol import Device
 
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.usefixtures("own_records")
 GROUPED = builtin().operation("grouped")
 KERNELS = builtin().of("grouped", "cuda")
-KINDS = [
-    (dtype, layout) for dtype in GROUPED.dtypes for layout in GROUPED.layouts_of.get(dtype, GROUPED.layouts)
-]
+#: Operation -> its dtypes and layouts.
+KINDS = {
+    each.name: [(dtype, layout) for dtype in each.dtypes for layout in each.layouts_of.get(dtype, each.layouts)]
+    for each in (GROUPED, builtin().operation("bmm"))
+}
+#: Products of 8 bits in groups and in stacks.
+EIGHT_BITS = [
+    ("grouped", (4096, 1024, 512, 8)), ("grouped", (777, 208, 528, 9)), ("grouped", (40, 256, 2048, 64)),
+    ("bmm", (40, 130, 208, 528)), ("bmm", (300, 64, 128, 128)),
+]  # fmt: skip
 #: Rows, n, k, groups: experts of a large layer, odd, fewer rows than groups, one group, many.
 SIZES = [(4096, 1024, 512, 8), (777, 131, 57, 9), (40, 256, 2048, 64), (300, 96, 64, 1), (3000, 64, 136, 400)]
-
-
-def problem_of(sizes: tuple[int, ...], dtype: str, layout: str) -> Problem:
-    return GROUPED.problem(dict(zip(GROUPED.dims, sizes, strict=True)), dtype, layout)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -39,28 +41,36 @@ def problem_of(sizes: tuple[int, ...], dtype: str, layout: str) -> Problem:
 def test_starts_and_configs_at_random_are_right(
     kernel: Kernel, sizes: tuple[int, ...], layout: str, device: Device
 ) -> None:
-    dtypes = [kind for kind, own in KINDS if own == layout and kind in computed_dtypes(kernel, GROUPED)]
-    problem = problem_of(sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
+    known = computed_dtypes(kernel, GROUPED)
+    dtypes = [kind for kind, own in KINDS["grouped"] if own == layout and kind in known]
+    problem = sized(GROUPED, sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
     found = [*starts(kernel, problem, device), *at_random(kernel, problem, device, (sizes, layout))]
     assert wrong_starts(problem, found, device) == []
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("sizes", [(4096, 1024, 512, 8), (777, 208, 528, 9), (40, 256, 2048, 64)], ids=str)
-def test_products_of_8_bits_are_right_with_scales(sizes: tuple[int, ...], scale: str, device: Device) -> None:
+@pytest.mark.parametrize(("name", "sizes"), EIGHT_BITS, ids=str)
+def test_products_of_8_bits_are_right_with_scales(
+    name: str, sizes: tuple[int, ...], scale: str, device: Device
+) -> None:
+    (kernel,) = builtin().of(name, "cuda", ("wgmma",))
     for result in ("", "+to-float32"):
-        dims = dict(zip(GROUPED.dims, sizes, strict=True))
-        problem = GROUPED.problem(dims, FLOAT8_DTYPES[0], epilogue=scale + result)
-        (kernel,) = builtin().of("grouped", "cuda", ("wgmma",))
+        problem = sized(builtin().operation(name), sizes, FLOAT8_DTYPES[0], epilogue=scale + result)
         assert wrong_starts(problem, starts(kernel, problem, device), device) == []
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "epilogue"),
-    [*((*kind, "") for kind in KINDS), *((*KINDS[-1], scale) for scale in SCALES)],
+    ("name", "dtype", "layout", "epilogue"),
+    [
+        (name, *kind, epilogue)
+        for name, kinds in KINDS.items()
+        for kind in kinds
+        for epilogue in ["", *(SCALES if kind is kinds[-1] else ())]
+    ],
 )
-def test_the_library_is_right(dtype: str, layout: str, epilogue: str, device: Device) -> None:
-    problem = replace(problem_of((333, 48, 144, 12), dtype, layout), epilogue=epilogue)
+def test_the_library_is_right(name: str, dtype: str, layout: str, epilogue: str, device: Device) -> None:
+    sizes = {"grouped": (333, 48, 144, 12), "bmm": (33, 40, 32, 144)}[name]
+    problem = replace(sized(builtin().operation(name), sizes, dtype, layout), epilogue=epilogue)
     assert wrong_library(problem, device) == ""
 
 

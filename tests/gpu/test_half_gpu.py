@@ -27,7 +27,7 @@ GEMM = CATALOGUE.operation("gemm")
 (THIN,) = CATALOGUE.of("gemm", "cuda", ("multivector",))
 SIZES = [
     (1024, 1536, 640), (1000, 1304, 776), (1001, 777, 333), (1, 4096, 1024), (4096, 2, 512), (8, 8, 8),
-    (300, 1301, 200),
+    (300, 1301, 200), (192, 320, 4096), (2048, 24, 1024), (40, 2056, 520),
 ]  # fmt: skip
 #: What it is for, and others: lines that are not aligned, sides that are no power of two, k within a share.
 THIN_SIZES = [
@@ -43,18 +43,13 @@ def problem_of(sizes: tuple[int, int, int], dtype: str, layout: str = "nn") -> P
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("layout", GEMM.layouts)
-def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
+def test_starts_and_configs_at_random_are_right(
+    sizes: tuple[int, int, int], layout: str, device: Device
+) -> None:
     problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
-    found = starts(KERNEL, problem, device)
+    found, drawn = starts(KERNEL, problem, device), at_random(KERNEL, problem, device, (sizes, layout))
     assert found
-    assert wrong_starts(problem, [*found, *starts(PLAIN, problem, device)], device) == []
-
-
-@pytest.mark.parametrize("sizes", [*SIZES, (192, 320, 4096), (2048, 24, 1024), (40, 2056, 520)], ids=str)
-@pytest.mark.parametrize("layout", GEMM.layouts)
-def test_configs_at_random_are_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
-    problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
-    assert wrong_starts(problem, at_random(KERNEL, problem, device, (sizes, layout)), device) == []
+    assert wrong_starts(problem, [*found, *starts(PLAIN, problem, device), *drawn], device) == []
 
 
 @pytest.mark.parametrize("sizes", THIN_SIZES, ids=str)
