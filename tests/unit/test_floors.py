@@ -3,11 +3,14 @@
 Tests mirror the packages: `tests/unit/<package>` tests `tuner/<package>`, and no other folder is there.
 """
 
+import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,29 +107,25 @@ def test_what_authors_need_comes_from_the_package_itself() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules that a fresh Python has loaded after a statement."""
+RESERVED = " ".join(TABLE["reserved"])
+#: What a program does -> libraries that it must not load for that.
+LIGHT = {
+    "import tuner": f"{RESERVED} numpy click rich",
+    "import tuner.declare.catalogue, tuner.night.plan, tuner.results.record, tuner.devices.detect": RESERVED,
+    "import tuner.study.study": "cupy cupy_backends numba llvmlite",
+    "import tuner; tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db')": "sqlalchemy optuna cupy numba",
+    "import tuner.store.published as told; told.champions()": "sqlalchemy optuna cupy numba numpy",
+    "import tuner; tuner.connect('http://127.0.0.1:1')": "sqlalchemy optuna numpy fastapi uvicorn httpx",
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("statement", LIGHT)
+def test_what_needs_no_library_loads_none(statement: str) -> None:
     code = f"import sys\n{statement}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(done.stdout.split())
-
-
-def test_importing_the_package_loads_no_library() -> None:
-    assert loaded_by("import tuner") & {*TABLE["reserved"], "numpy", "click", "rich"} == set()
-
-
-def test_what_answers_questions_loads_no_heavy_library() -> None:
-    assert (
-        loaded_by(
-            "import tuner.declare.catalogue, tuner.night.plan, tuner.results.record, tuner.devices.detect"
-        )
-        & set(TABLE["reserved"])
-        == set()
-    )
-
-
-def test_the_process_that_keeps_the_database_loads_no_device_library() -> None:
-    assert loaded_by("import tuner.study.study") & {"cupy", "cupy_backends", "numba", "llvmlite"} == set()
+    command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert set(done.stdout.split()) & set(LIGHT[statement].split()) == set()
 
 
 def test_every_package_has_a_folder_of_tests_and_every_folder_a_package() -> None:

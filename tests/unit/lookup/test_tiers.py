@@ -1,8 +1,5 @@
 """Answers for problems and devices that nobody tuned: from what is near, and never an illegal config."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -224,20 +221,3 @@ def test_best_sees_that_another_database_lies_there(tmp_path: Path) -> None:
     assert (
         tuner.best(gemm(64, 64, 64), replace(BOARD, name="Nothing", architecture=""), db=url).match == "default"
     )
-
-
-@pytest.mark.parametrize(("called", "unwanted"), [
-    ("tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db')", "sqlalchemy optuna cupy numba"),
-    ("tuner.store.published.champions()", "sqlalchemy optuna cupy numba numpy"),
-    ("tuner.connect('http://127.0.0.1:1')", "sqlalchemy optuna numpy fastapi uvicorn httpx"),
-])  # fmt: skip
-def test_what_needs_no_database_loads_no_library_of_one(here: Path, called: str, unwanted: str) -> None:
-    code = (
-        f"import sys, tuner, tuner.store.published; {called}; "
-        f"print([name for name in {unwanted.split()} if name in sys.modules])"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    assert done.stdout.strip() == "[]"
