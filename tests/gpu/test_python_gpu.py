@@ -4,7 +4,6 @@ One command runs it on a machine with a GPU: ``./scripts/test tests/gpu/test_pyt
 PyTorch or a second GPU are skipped without, and say so.
 """
 
-import importlib.util
 import os
 import re
 import signal
@@ -13,11 +12,11 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.exported import imported
 from fixtures.fake_device import ROOT
 
 import tuner
@@ -246,14 +245,7 @@ def test_the_champion_is_exported(form: str, found: Tuned, tmp_path: Path) -> No
     if form == "python":
         _, x, _ = arrays("CuPy")
         assert "tuner" not in re.findall(r"^(?:import|from) (\w+)", path.read_text(), re.MULTILINE)
-        cp.testing.assert_array_equal(loaded(path).scale(x), cp.float32(2.5) * x)
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("exported", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        cp.testing.assert_array_equal(imported(path).scale(x), cp.float32(2.5) * x)
 
 
 def test_the_samples_of_the_pages_run_on_the_gpu(here: Path) -> None:

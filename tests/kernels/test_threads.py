@@ -2,14 +2,14 @@
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
 import pytest
 import threadpoolctl
 from fences import loaded
+from fixtures.waiting import eventually
 
 from tuner.declare.folders import kernels_folder
 
@@ -103,13 +103,6 @@ def ours() -> int:
     return sum(thread.name == "kernel" for thread in threading.enumerate())
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("jobs", [0, 1, 5, 1000])
 def test_every_job_is_done_once(crews: ModuleType, threads: int, jobs: int) -> None:
@@ -120,7 +113,7 @@ def test_every_job_is_done_once(crews: ModuleType, threads: int, jobs: int) -> N
 
 
 def test_threads_work_at_the_same_time_are_as_many_as_asked_and_are_used_again(crews: ModuleType) -> None:
-    wait_until(lambda: ours() == 0)
+    eventually(lambda: ours() == 0, 20)
     out = np.zeros(4)
     for _ in range(5):
         crews.add_one(out, 4, meet=4)  # each of four jobs waits for the others: no thread can do two
@@ -131,7 +124,7 @@ def test_threads_work_at_the_same_time_are_as_many_as_asked_and_are_used_again(c
 def test_threads_end_after_a_while_and_give_back_their_memory(crews: ModuleType) -> None:
     out = np.zeros(4)
     crews.add_one(out, 4, meet=4)
-    wait_until(lambda: ours() == 0)
+    eventually(lambda: ours() == 0, 20)
     assert not crews._idle[4, out.dtype]
     crews.add_one(out, 4, meet=4)
     assert (out == 2).all()

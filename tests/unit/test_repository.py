@@ -71,20 +71,13 @@ def test_locks_hold_what_the_project_asks_for(lock: str) -> None:
     assert missing == [], "run scripts/lock"
 
 
-def libraries_of(folder: str) -> set[str]:
-    """Libraries that the Python files of a folder import, anywhere in them."""
-    nodes = [
-        node
-        for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) if not node.level}
-    return {name.split(".")[0] for name in names} - {*sys.stdlib_module_names, "", "tuner"}
-
-
 @pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) if not node.level}
+    libraries = {name.split(".")[0] for name in names} - {*sys.stdlib_module_names, "", "tuner"}
     locks = ("runtime", "cuda13", "model", "tables", "fleet", "serve", "triton")
     asked = {canonicalize_name(each.name) for lock in locks for each in wanted(lock)}
     # numba carries llvmlite, distributed dask, pydantic and CuPy their own parts; a name may differ from its
@@ -94,7 +87,7 @@ def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
     distributions = metadata.packages_distributions()
     unasked = {
         name
-        for name in libraries_of(folder)
+        for name in libraries
         if asked.isdisjoint(map(canonicalize_name, [name, *distributions.get(name, [])]))
     }
     assert unasked == set(), "add these to the dependencies in pyproject.toml and run scripts/lock"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixtures import fake_device
 from fixtures.fake_device import BEST, LEGAL, TOY, configs, database, start, stored, study, write_device
 
 from tuner.errors import NothingFound, StoreTrouble
@@ -57,24 +56,13 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
 
 
-def continue_and_check(folder: Path, before: int) -> None:
-    """The same study on a quicker device of the same name measures what is missing, once."""
-    first = stored(folder)
-    assert len(first) >= before
-    result = study(folder, write_device(folder / "device.json"))
-    trials = stored(folder)
-    assert trials[: len(first)] == first
-    assert len(trials) == len(set(configs(trials))) == LEGAL
-    assert dict(result.champion.record.config) == BEST
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_study_keeps_its_trials_and_goes_on(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = begun("tune", str(TOY), "1000", "--seconds", "600")
     until(lambda: kept(tmp_path) >= 2, process)
-    workers = fake_device.descendants(process.pid)
+    workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) >= 2
     before = kept(tmp_path)
     process.send_signal(number)
@@ -84,7 +72,14 @@ def test_an_interrupted_study_keeps_its_trials_and_goes_on(
         assert err.endswith(INTERRUPTED)
     assert "Traceback" not in err
     until(lambda: all_gone(workers))
-    continue_and_check(tmp_path, before)
+    first = stored(tmp_path)
+    assert len(first) >= before
+    # The same study on a quicker device of the same name measures what is missing, once.
+    result = study(tmp_path, write_device(tmp_path / "device.json"))
+    trials = stored(tmp_path)
+    assert trials[: len(first)] == first
+    assert len(trials) == len(set(configs(trials))) == LEGAL
+    assert dict(result.champion.record.config) == BEST
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -96,8 +91,8 @@ def test_interrupts_during_opening(begun: Callable[..., subprocess.Popen[str]], 
     finally:
         signal.signal(signal.SIGINT, usual)
     assert process.stderr.readline().startswith("opening")
-    until(lambda: bool(fake_device.descendants(process.pid)), process)
-    workers = fake_device.descendants(process.pid)
+    until(lambda: bool(psutil.Process(process.pid).children(recursive=True)), process)
+    workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130

@@ -6,7 +6,6 @@ import pytest
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
-from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.cpu.numba import SourceParts, load_module
 
@@ -23,13 +22,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
 
 
-def gemm() -> Problem:
-    return BUILTIN.operation("gemm").problem({"m": 64, "n": 64, "k": 64})
-
-
 def rendered(kernel: str, config: dict[str, object]) -> Rendered:
     (found,) = BUILTIN.of("gemm", "cpu", (kernel,))
-    return render(found, gemm(), Config(config))  # type: ignore[arg-type]
+    problem = BUILTIN.operation("gemm").problem({"m": 64, "n": 64, "k": 64})
+    return render(found, problem, Config(config))  # type: ignore[arg-type]
 
 
 def test_configs_of_packed_share_their_functions() -> None:

@@ -39,10 +39,6 @@ def in_pieces(layout: str = "n") -> tuple[Any, Kernel, Problem]:
     return given("gemv", "constant", PIECES, layout, 67, 600)
 
 
-def with_workspace(layout: str = "nn") -> tuple[Any, Kernel, Problem]:
-    return given("gemm", "warp_tiled", SPLIT, layout, 67, 45, 331)
-
-
 @GXX
 @pytest.mark.parametrize(
     "case",
@@ -66,7 +62,7 @@ def test_the_exported_main_finds_a_piece_left_out(tmp_path: Path) -> None:
 def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:
     rules, in_parts, own = (
         json.loads(export(*case, "binary", tmp_path)[1].read_text())["rules"]
-        for case in (padded(), in_pieces(), with_workspace())
+        for case in (padded(), in_pieces(), given("gemm", "warp_tiled", SPLIT, "nn", 67, 45, 331))
     )
     assert rules["padded"][0] == {"tensor": "a", "shape": ["ceil_div(m, 1)", "ceil_div(k, 32) * 32"]}
     assert in_parts["pieces"] == {"symbol": "piece", "tensor": "x", "elements": 256}

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from fixtures.fake_device import ROOT, copy_toy, write_device
 from fixtures.fleets import Fleet
 from fixtures.postgres import Databases
+from fixtures.waiting import eventually
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
@@ -137,9 +138,7 @@ def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
         bench.device.told()
         if stopped:
             bench.device.stop("the night was stopped")
-        until_s = time.monotonic() + 20
-        while not killed and time.monotonic() < until_s:
-            time.sleep(0.02)
+        eventually(lambda: killed, 20)
         raise Died
 
     monkeypatch.setattr("fixtures.rehearsed_device.RehearsedStage.fault", lambda stage: hang())
@@ -364,9 +363,7 @@ def test_jobs_are_submitted_and_cancelled(here: Path, monkeypatch: pytest.Monkey
         '[job]\nqueue = "gpu"\ncores = 1\nmemory = "1GB"\n[job.scheduler_options]\nhost = "127.0.0.1"\n'
     )
     with connected("pbs:site.toml") as client:
-        until_s = time.monotonic() + 30
-        while not (here / "job.sh").exists() and time.monotonic() < until_s:
-            time.sleep(0.05)
+        eventually((here / "job.sh").exists, 30)
         job = (here / "job.sh").read_text()
         assert "#PBS -q gpu" in job
         assert f"worker --scheduler {client.scheduler.address} --name" in job

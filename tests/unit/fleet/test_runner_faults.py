@@ -19,6 +19,7 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, copy_toy, rule, stored, write_device
 from fixtures.fleets import Fleet, FleetNight, scheduler_process
 from fixtures.postgres import Databases
+from fixtures.waiting import eventually
 from rich.console import Console
 
 from tuner.cli.main import run
@@ -327,9 +328,7 @@ def _ctrl_c(folder: Path) -> None:
         write_device(folder / f"{name}.json", info={"uuid": f"FAKE-{name}"}, base_s=0.2, pace=1.0)
     (folder / "plan.toml").write_text(PLAN.replace("[100, 200]", "[400, 500]").replace("trials", "seconds"))
     process = start(folder)
-    until_s = time.monotonic() + 100
-    while not stored(folder, n=400) and time.monotonic() < until_s:
-        time.sleep(0.3)
+    eventually(lambda: stored(folder, n=400), 100)
     command = psutil.Process(process.pid)
     next(child for child in command.children() if "spawn_main" in " ".join(child.cmdline())).kill()
     time.sleep(4.0)

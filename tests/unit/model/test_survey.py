@@ -2,13 +2,13 @@
 
 import json
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, fault_configs, rule, start, write_device
+from fixtures.waiting import eventually
 
 from tuner.cli.main import run
 from tuner.declare import catalogue
@@ -135,9 +135,7 @@ def test_a_survey_that_is_killed_or_interrupted_keeps_what_it_stored(
         "survey", str(TOY), "--device", device, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
         database(tmp_path),
     )  # fmt: skip
-    until_s = time.monotonic() + 50
-    while not _stored(tmp_path) and time.monotonic() < until_s:
-        time.sleep(0.1)
+    eventually(lambda: _stored(tmp_path), 50)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code, err

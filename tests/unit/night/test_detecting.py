@@ -190,17 +190,12 @@ ROOT = Path(__file__).parents[3]
 SWAPS = ROOT / "tests/fixtures/recorded_swaps"
 
 
-def judged(folder: Path, out: Path) -> list[dict[str, Any]]:
-    script = ROOT / "scripts/bench/watch_causes"
-    subprocess.run([sys.executable, script, folder, "--json", out], check=True, stdout=subprocess.DEVNULL)
-    rows: list[dict[str, Any]] = json.loads(out.read_text())
-    return rows
-
-
 @pytest.mark.parametrize(("recording", "wrong"), [("first", {"neighbour": 1}), ("second", {})])
 def test_real_swaps_are_named(recording: str, wrong: dict[str, int], tmp_path: Path) -> None:
-    rows = judged(SWAPS / recording, tmp_path / "rows.json")
-    swaps = [row for row in rows if row["counts"] and row["label"] != "none"]
+    out, script = tmp_path / "rows.json", ROOT / "scripts/bench/watch_causes"
+    command = [sys.executable, script, SWAPS / recording, "--json", out]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    swaps = [row for row in json.loads(out.read_text()) if row["counts"] and row["label"] != "none"]
     assert {row["label"] for row in swaps} == {"config", "compiler", "vendor", "neighbour"}
     assert len(swaps) >= 14
     assert Counter(row["label"] for row in swaps if not row["right"]) == wrong

@@ -118,24 +118,19 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
 # --- what is missing is timed ---------------------------------------
 
 
-def three_shapes(folder: Path, **more: Any) -> str:
-    """A database: ``tiled`` at three shapes, each with a config that the others lack."""
-    url = f"sqlite:///{folder}/studies.db"
-    with Store.open(url) as store:
-        for size, block in ((32, 4), (48, 8), (64, 16)):
-            own = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
-            of = record(gemm(size, size, size), 5e-3, role=Role.FINAL, **own, **more)
-            crown(store, of, library(gemm(size, size, size), **more), 0.4)
-    return url
-
-
 @pytest.fixture
 def on_fake(tmp_path: Path) -> tuple[str, str]:
-    """A fake device, and a database of it."""
+    """A fake device, and a database: ``tiled`` at three shapes, each with a config that the others lack."""
     device = DeviceInfo.from_json(
         {**BOARD.to_json(), **FAKE, "architecture": "sm_90", "max_threads_per_sm": 2048, "warp_size": 32}
     )
-    return write_device(tmp_path / "device.json", info=device.to_json()), three_shapes(tmp_path, device=device)
+    url = f"sqlite:///{tmp_path}/studies.db"
+    with Store.open(url) as store:
+        for size, block in ((32, 4), (48, 8), (64, 16)):
+            own = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
+            of = record(gemm(size, size, size), 5e-3, device=device, role=Role.FINAL, **own)
+            crown(store, of, library(gemm(size, size, size), device=device), 0.4)
+    return write_device(tmp_path / "device.json", info=device.to_json()), url
 
 
 def told(*arguments: str) -> Any:

@@ -182,17 +182,14 @@ def test_silent_and_slow_connections_are_closed_while_others_send(tmp_path: Path
     assert replies[2].startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--host", "0.0.0.0"), "without tokens only this machine is served"),
-        (("--local-admin", "--host", "0.0.0.0"), "without tokens only this machine is served"),
-        (("--root-path", "tuner/"), "--root-path is a path such as /tuner"),
-        (("--device", "cuda:99"), "cuda:99"),
-        (("--db", "nonsense"), "a database is named by a URL"),
-        (("--cluster", "moon"), "a cluster is local, tcp://HOST:8786"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (("--host", "0.0.0.0"), "without tokens only this machine is served"),
+    (("--local-admin", "--host", "0.0.0.0"), "without tokens only this machine is served"),
+    (("--root-path", "tuner/"), "--root-path is a path such as /tuner"),
+    (("--device", "cuda:99"), "cuda:99"),
+    (("--db", "nonsense"), "a database is named by a URL"),
+    (("--cluster", "moon"), "a cluster is local, tcp://HOST:8786"),
+])  # fmt: skip
 def test_a_server_that_would_let_strangers_in_does_not_start(
     here: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

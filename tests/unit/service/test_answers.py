@@ -50,37 +50,31 @@ def test_an_answer_is_that_of_the_command_line(server: Server, capsys: pytest.Ca
         assert told.keys() - printed.keys() == {"snapshot"}
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"problem": "gemm 512 512 512 nn"}, {"operation": "gemm", "dims": "m=512,n=512,k=512"},
-        {"operation": "gemm", "dims": "512x512x512", "layout": "nn", "precision": "ieee"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("asked", [
+    {"problem": "gemm 512 512 512 nn"}, {"operation": "gemm", "dims": "m=512,n=512,k=512"},
+    {"operation": "gemm", "dims": "512x512x512", "layout": "nn", "precision": "ieee"},
+])  # fmt: skip
 def test_a_problem_can_be_told_in_several_ways(filled: Server, asked: dict[str, str]) -> None:
     answer = filled.get("/v1/best", **asked, device="NVIDIA H200").json()
     assert answer == filled.get("/v1/best", **ASKED).json()
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "message"),
-    [
-        ({"operation": "gem", "dims": "1"}, 422, "did you mean"),
-        ({}, 422, "got no operation"),
-        ({"operation": "gemm", "dims": "1,2"}, 422, "gemm takes M N K: 3 dims, got 2"),
-        ({"operation": "gemm", "dims": "1,1,\u00b2"}, 422, "a dim is a whole number"),
-        ({"operation": "gemm", "dims": "1,2,99999999999999999999"}, 422, "a dim is a whole number"),
-        ({"operation": "gemm", "dims": "1,1," + "9" * 190}, 422, ""),
-        (ASKED | {"device": "fake:/etc/passwd"}, 422, "unknown device"),
-        (ASKED | {"regime": "warm"}, 422, "query.regime: Input should be"),
-        (ASKED | {"shape": "1"}, 422, "query.shape: Extra inputs are not permitted"),
-        (ASKED | {"problem": "gemm 1 1 1"}, 422, "keep one"),
-        ({"problem": "gemm \u00b2 1 1"}, 422, "gemm takes M N K: 3 dims, got 2"),
-        (ASKED | {"snapshot": "9" * 5000}, 422, "query.snapshot"),
-        (ASKED | {"snapshot": "99999"}, 404, "a snapshot has a number of this database"),
-        (ASKED | {"kernel": "x" * 201}, 422, "query.kernel: String should have at most 200 characters"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "status", "message"), [
+    ({"operation": "gem", "dims": "1"}, 422, "did you mean"),
+    ({}, 422, "got no operation"),
+    ({"operation": "gemm", "dims": "1,2"}, 422, "gemm takes M N K: 3 dims, got 2"),
+    ({"operation": "gemm", "dims": "1,1,\u00b2"}, 422, "a dim is a whole number"),
+    ({"operation": "gemm", "dims": "1,2,99999999999999999999"}, 422, "a dim is a whole number"),
+    ({"operation": "gemm", "dims": "1,1," + "9" * 190}, 422, ""),
+    (ASKED | {"device": "fake:/etc/passwd"}, 422, "unknown device"),
+    (ASKED | {"regime": "warm"}, 422, "query.regime: Input should be"),
+    (ASKED | {"shape": "1"}, 422, "query.shape: Extra inputs are not permitted"),
+    (ASKED | {"problem": "gemm 1 1 1"}, 422, "keep one"),
+    ({"problem": "gemm \u00b2 1 1"}, 422, "gemm takes M N K: 3 dims, got 2"),
+    (ASKED | {"snapshot": "9" * 5000}, 422, "query.snapshot"),
+    (ASKED | {"snapshot": "99999"}, 404, "a snapshot has a number of this database"),
+    (ASKED | {"kernel": "x" * 201}, 422, "query.kernel: String should have at most 200 characters"),
+])  # fmt: skip
 def test_wrong_questions_are_refused(filled: Server, asked: dict[str, str], status: int, message: str) -> None:
     refused = filled.get("/v1/best", **asked)
     assert (refused.status_code, refused.headers["content-type"]) == (status, "application/json")

@@ -88,17 +88,14 @@ def with_samples(*samples_s: float) -> Record:
     return record(gemm(8, 8, 8), measurement=Measurement(Outcome.MEASURED, samples_s=samples_s))
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        (with_samples(float("nan")), "a sample is a time in seconds above 0, got nan"),
-        (with_samples(1e-3, -1.0), "a sample is a time in seconds above 0, got -1.0"),
-        (replace(GOOD, config={"BLOCK": [1, 2]}), "a config has numbers and texts, got [1, 2]"),
-        (record(gemm(10**30, 8, 8)), "a dim is a whole number of 1 to 2147483647"),
-        (replace(GOOD, kernel="k" * 100_000), "a name has up to 200 characters, got 100000"),
-        (replace(GOOD, study="s" * 200_000), "a text has up to 100000 characters"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "why"), [
+    (with_samples(float("nan")), "a sample is a time in seconds above 0, got nan"),
+    (with_samples(1e-3, -1.0), "a sample is a time in seconds above 0, got -1.0"),
+    (replace(GOOD, config={"BLOCK": [1, 2]}), "a config has numbers and texts, got [1, 2]"),
+    (record(gemm(10**30, 8, 8)), "a dim is a whole number of 1 to 2147483647"),
+    (replace(GOOD, kernel="k" * 100_000), "a name has up to 200 characters, got 100000"),
+    (replace(GOOD, study="s" * 200_000), "a text has up to 100000 characters"),
+])  # fmt: skip
 def test_impossible_records_are_refused(store: Store, folder: Path, bad: Record, why: str) -> None:
     told = taken(store, folder, written(bad, record(gemm(9, 9, 9))))
     assert (told["records"], told["refused"], told["reasons"][0]["line"]) == (1, 1, 2)

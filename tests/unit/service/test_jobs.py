@@ -103,24 +103,21 @@ def test_a_problem_is_tuned_and_its_answer_served(server: Server) -> None:
     eventually(lambda: server.get("/v1/best", **asked, device="Fake board").json().get("record_id") == record)
 
 
-@pytest.mark.parametrize(
-    ("plan", "line", "key"),
-    [
-        (PLAN.format(file=TOY).replace("100", "-1"), 4, "problems.0.squares.0"),
-        (PLAN.format(file="/etc/passwd"), 3, "problems.0.file"),
-        (PLAN.format(file=TOY.name), 3, "problems.0.file"),
-        (PLAN.format(file=TOY) + "[[surveys]]\noperation='gemm'\nshapes='x.toml'", 8, "surveys.0.shapes"),
-        ("[[problems]\n", 1, ""),
-        ("a = " + "[" * 5000, None, ""),
-        ("a = [\n" * 5000, None, ""),
-        ("a." * 100_000 + "a = 1", None, ""),
-        ("#\n" + "a." * 50 + "a = 1", None, ""),
-        ("seconds = " + "9" * 5000, None, ""),
-        ("a = [" + "''," * 80_000 + "]", None, ""),
-        ("\n".join(f"k{number} = 1" for number in range(5000)), None, ""),
-        ("[watch]\nrollback = 'automatic'\n[[problems]]\noperation='gemm'\nsquares=[8]", 2, "watch.rollback"),
-    ],
-)
+@pytest.mark.parametrize(("plan", "line", "key"), [
+    (PLAN.format(file=TOY).replace("100", "-1"), 4, "problems.0.squares.0"),
+    (PLAN.format(file="/etc/passwd"), 3, "problems.0.file"),
+    (PLAN.format(file=TOY.name), 3, "problems.0.file"),
+    (PLAN.format(file=TOY) + "[[surveys]]\noperation='gemm'\nshapes='x.toml'", 8, "surveys.0.shapes"),
+    ("[[problems]\n", 1, ""),
+    ("a = " + "[" * 5000, None, ""),
+    ("a = [\n" * 5000, None, ""),
+    ("a." * 100_000 + "a = 1", None, ""),
+    ("#\n" + "a." * 50 + "a = 1", None, ""),
+    ("seconds = " + "9" * 5000, None, ""),
+    ("a = [" + "''," * 80_000 + "]", None, ""),
+    ("\n".join(f"k{number} = 1" for number in range(5000)), None, ""),
+    ("[watch]\nrollback = 'automatic'\n[[problems]]\noperation='gemm'\nsquares=[8]", 2, "watch.rollback"),
+])  # fmt: skip
 def test_a_wrong_plan_is_told_line_and_key(server: Server, plan: str, line: int | None, key: str) -> None:
     refused = server.post("/v1/jobs", json={"plan": plan})
     error = refused.json()["error"]
@@ -128,20 +125,17 @@ def test_a_wrong_plan_is_told_line_and_key(server: Server, plan: str, line: int 
     assert error.get("key", "") == key
 
 
-@pytest.mark.parametrize(
-    ("job", "message"),
-    [
-        ({}, "a job has a problem or a plan"),
-        ({"problem": {"file": "../toy.py", "dims": [1]}}, "allowed"),
-        ({"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}}, "kernel of gemm '--db'"),
-        (GEMM | {"device": "fake:/x"}, "unknown device"),
-        (GEMM | {"seconds": -1}, "body.seconds: Input should be greater than 0, got '-1'"),
-        (GEMM | {"deadline": "soon"}, "body.deadline"),
-        (GEMM | {"deadline": "2020-01-01"}, "lies ahead"),
-        (GEMM | {"deadline": "9999-12-31T23:59:59-12:00"}, "lies ahead"),
-        (GEMM | {"command": "x"}, "body.command"),
-    ],
-)
+@pytest.mark.parametrize(("job", "message"), [
+    ({}, "a job has a problem or a plan"),
+    ({"problem": {"file": "../toy.py", "dims": [1]}}, "allowed"),
+    ({"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}}, "kernel of gemm '--db'"),
+    (GEMM | {"device": "fake:/x"}, "unknown device"),
+    (GEMM | {"seconds": -1}, "body.seconds: Input should be greater than 0, got '-1'"),
+    (GEMM | {"deadline": "soon"}, "body.deadline"),
+    (GEMM | {"deadline": "2020-01-01"}, "lies ahead"),
+    (GEMM | {"deadline": "9999-12-31T23:59:59-12:00"}, "lies ahead"),
+    (GEMM | {"command": "x"}, "body.command"),
+])  # fmt: skip
 def test_a_wrong_job_is_told_what_is_wrong(server: Server, job: dict[str, Any], message: str) -> None:
     refused = server.post("/v1/jobs", json=job)
     assert refused.status_code == 422
