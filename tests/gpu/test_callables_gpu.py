@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.callable_records import CATALOGUE, crowned
+from fixtures.gpu_starts import sized
 
 import tuner
 from tuner.declare.kernel import Kernel
@@ -42,8 +43,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def problem_of(operation: str, sizes: tuple[int, ...], layout: str, dtype: str = "float32") -> Problem:
-    declared = CATALOGUE.operation(operation)
-    return declared.problem(dict(zip(declared.dims, sizes, strict=True)), dtype, layout)
+    return sized(CATALOGUE.operation(operation), sizes, dtype, layout)
 
 
 def problems_of(kernel: Kernel) -> list[Problem]:

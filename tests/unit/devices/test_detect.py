@@ -140,7 +140,7 @@ def test_instances_of_a_board_are_devices(gpus: Callable[..., None], monkeypatch
         assert uuids() == chosen
 
 
-@pytest.mark.parametrize("spec", ["gpu", "cuda:-1", "cuda:0,1"])
+@pytest.mark.parametrize("spec", ["gpu", "cuda:-1", "cuda:0,1", "tpu"])
 def test_what_is_no_device_is_bad_input(spec: str) -> None:
     with pytest.raises(InputError, match="a device is cpu, cuda or cuda:N"):
         detect.find(spec)
@@ -181,9 +181,7 @@ def test_a_language_says_all_that_the_protocol_names(target: str) -> None:
     assert all(form.format("13.1.2", "13", "1", "2") for _, form in language.compiler_packages)
 
 
-def test_what_has_no_folder_is_refused() -> None:
-    with pytest.raises(InputError, match="a device is cpu, cuda or cuda:N, got 'tpu'"):
-        kind_of("tpu")
+def test_a_language_without_a_folder_is_refused_and_specs_are_known() -> None:
     with pytest.raises(DeclarationError, match=r"a target is one of cpu, cublaslt, cuda, .*got 'hip'"):
         language_of("hip")
     assert (is_spec(""), is_spec("cpu"), is_spec("cuda:1"), is_spec("NVIDIA H200")) == (True, True, True, False)

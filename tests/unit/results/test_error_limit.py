@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, BOARD, TOY, copy_toy, rule, stored, study, write_device
+from fixtures.records import measured
+from fixtures.records import record as made
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,10 +132,10 @@ def stored_record(folder: Path) -> Record:
     kernel, config = catalogue.of("toy", "cuda")[0], Config(BEST)
     problem = catalogue.operation("toy").problem({"n": 1000})
     compiled = CompileReport(launch_hash=kernel.launch_hash(problem, config))
-    measurement = Measurement(Outcome.MEASURED, samples_s=(1e-3,), compiled=compiled)
-    record = Record(
-        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, BEST,
-        kernel.source_hash, measurement, {"flops": 0.0, "bytes": 8e3}, origin=str(folder / "toy.py"),
+    record = made(
+        ProblemKey.of(problem), 1e-3, DeviceInfo.from_json(BOARD), kernel=kernel.name, config=BEST,
+        source_hash=kernel.source_hash, measurement=measured(1e-3, compiled=compiled),
+        origin=str(folder / "toy.py"),
     )  # fmt: skip
     with Store.open(f"sqlite:///{folder / 'studies.db'}") as store:
         store.add(record)
@@ -174,10 +176,8 @@ def test_a_store_reads_older_records_under_the_latest_hash(table: Path, store: S
         '["toy cuda blocks"]\nbefore = "between"\nbetween = "now"\n[other]\nround = "about"\nabout = "round"\n'
     )
     problem = from_file(TOY).operation("toy").problem({"n": 1000})
-    record = Record(
-        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, "blocks", BEST, "before",
-        Measurement(Outcome.MEASURED, samples_s=(1e-3,)), {"flops": 1.0, "bytes": 1.0},
-    )  # fmt: skip
+    own = {"kernel": "blocks", "config": BEST, "source_hash": "before"}
+    record = made(ProblemKey.of(problem), 1e-3, DeviceInfo.from_json(BOARD), **own)
     store.add([record, *(replace(record, id=new_id(), source_hash=name) for name in ("else", "round"))])
     assert {each.source_hash for each in store.records()} - {"round", "about"} == {"else", "now"}
     found = store.best_record(record.problem, record.device, "cold", kernels={"blocks": "now"})

@@ -71,10 +71,8 @@ def test_a_sampled_space_may_grow_while_knowledge_from_elsewhere_is_used() -> No
     elsewhere = [
         Observation("k", config, Outcome.MEASURED, time_of_sum(config)) for config in list(space)[:200]
     ]
-    search, size = (
-        Search({"k": space}, SearchOptions(seed=1, budget=40), Known(elsewhere=elsewhere)),
-        len(space),
-    )
+    search = Search({"k": space}, SearchOptions(seed=1, budget=40), Known(elsewhere=elsewhere))
+    size = len(space)
     for _ in range(40):
         (candidate,) = search.ask()
         search.tell(candidate, Outcome.MEASURED, time_of_sum(candidate.config))

@@ -118,12 +118,8 @@ def test_an_unchanged_answer_is_not_sent_again(filled: Server) -> None:
 
 def next_after(server: Server, number: int) -> dict:
     """The answer of the snapshot after one, which comes within seconds."""
-
-    def later() -> dict | None:
-        told: dict = server.get("/v1/best", **ASKED).json()
-        return told if told["snapshot"] > number else None
-
-    return eventually(later, 30)
+    answer = lambda: server.get("/v1/best", **ASKED).json()
+    return eventually(lambda: (told := answer())["snapshot"] > number and told, 30)
 
 
 def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Server) -> None:
@@ -134,9 +130,7 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
         better = record(TUNED[1], 1e-4, role=Role.FINAL)
         better = replace(better, measurement=replace(better.measurement, bits="0123456789ab"))
         champion = crown(store, better, library(TUNED[1], 2e-4), 2.0)
-    now = eventually(
-        lambda: (a := server.get("/v1/best", **ASKED)).json()["snapshot"] > number and a, 20
-    ).json()
+    now = next_after(server, number)
     assert (now["record_id"], now["speedup"]) == (better.id, 2.0)
     assert (before.json()["bits"], now["bits"]) == ("", "0123456789ab"), "a snapshot names the class of bits"
     assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
@@ -215,9 +209,8 @@ def test_what_was_not_measured_is_not_exported(filled: Server) -> None:
     found = filled.get("/v1/export", **ASKED | {"dims": "777,77,7"})
     assert found.status_code == 404
     assert "Run `tuner tune gemm 777 77 7 " in found.json()["error"]["message"]
-    assert [filled.get("/v1/export", **ASKED, format=form).status_code for form in ("exe", "triton")] == [
-        422
-    ] * 2
+    for form in ("exe", "triton"):
+        assert filled.get("/v1/export", **ASKED, format=form).status_code == 422
 
 
 def test_records_and_champions_come_in_pages(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
