@@ -61,16 +61,12 @@ def assert_same_in_every_order(kernel: Kernel, problem: Problem, config: Config,
         np.testing.assert_array_equal(other, first)
 
 
-def on_a_small_device(config: Config) -> Config:
-    """With as many blocks that stay as a small device runs at once: small problems are enough for them."""
-    return Config({**config, "BLOCKS": SMALL_DEVICE}) if config.get("BLOCKS") else config
-
-
 @pytest.mark.parametrize(("usual", "kernel"), every_kind("cuda"), ids=name_of)
 def test_results_on_awkward_shapes(usual: Problem, kernel: Kernel, folder: Path) -> None:
     order = itertools.cycle(ORDERS)
+    # With as many blocks that stay as a small device runs at once: small problems are enough for them.
     configs = [
-        on_a_small_device(config)
+        Config({**config, "BLOCKS": SMALL_DEVICE}) if config.get("BLOCKS") else config
         for config in covering(space(kernel, usual), seed=zlib.crc32(str(usual).encode()))
     ]
     count, ones = 3, [usual.at(dict.fromkeys(usual.operation.dims, 1))]

@@ -13,7 +13,6 @@ from tuner.declare.catalogue import Catalogue, builtin
 from tuner.lookup import Answer
 from tuner.lookup.asking import kept_open
 from tuner.model.stored import from_bytes
-from tuner.model.table import Timings
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import SurveyConfig, SurveyPart, Timing
@@ -21,19 +20,6 @@ from tuner.store import Store
 from tuner.study.dry_run import device_of
 
 pytestmark = pytest.mark.usefixtures("few_trees")
-
-
-def add_survey(db: str, timed: Timings, source_hash: str) -> None:
-    """Puts timings into a database, as a survey of the H200 leaves them."""
-    configs = tuple(SurveyConfig(kernel, source_hash, "", 0, dict(config)) for kernel, config in timed.configs)
-    timings = tuple(
-        Timing(at, config, Outcome.MEASURED, time_s)
-        for at, times in enumerate(timed.times_s)
-        for config, time_s in times.items()
-    )
-    problems, where = tuple(map(ProblemKey.of, timed.problems)), device_of("NVIDIA H200", kept_open())
-    with Store.open(db) as store:
-        store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
 
 
 @pytest.mark.parametrize("option", [("precision", "emulated"), ("epilogue", "relu")])
@@ -45,7 +31,15 @@ def test_a_model_is_fitted_to_a_survey_of_its_arithmetic_and_told(
     db, output = f"sqlite:///{tmp_path}/studies.db", tmp_path / "models" / "gemm.json"
     timed = survey(40)
     own = [replace(problem, **dict([option])) for problem in timed.problems]
-    add_survey(db, replace(timed, problems=own), BLOCKS.source_hash)
+    configs = tuple(SurveyConfig(name, BLOCKS.source_hash, "", 0, dict(each)) for name, each in timed.configs)
+    timings = tuple(
+        Timing(at, config, Outcome.MEASURED, time_s)
+        for at, times in enumerate(timed.times_s)
+        for config, time_s in times.items()
+    )
+    problems, where = tuple(map(ProblemKey.of, own)), device_of("NVIDIA H200", kept_open())
+    with Store.open(db) as store:
+        store.add(SurveyPart(where, "gemm", "cold", problems, configs, timings))
     arguments = ["gemm", f"--{option[0]}", option[1], "--device", "NVIDIA H200", "--db", db]
     assert run(["model", "fit", *arguments, "-o", str(output)]) == 0
     assert "loss" in capsys.readouterr().out
