@@ -557,7 +557,7 @@ def _override(operator: str, plain: Callable[..., Any], native: Any) -> None:
             with eager.noted() as queued:
                 replaced = _replaced(plain, held, given, more)
                 result = plain(*given, **more) if replaced is NotImplemented else replaced
-            if native is not None and plain in PRODUCTS and before[0]:
+            if native is not None and plain in PRODUCTS and native.tuner_asks():
                 decision = None if replaced is NotImplemented else _decided(PRODUCTS[plain](*given), held)
                 tensors = [one for one in given if one is not None]
                 eager.keep(native, before, tensors, result, decision, queued)

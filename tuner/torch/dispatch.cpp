@@ -228,6 +228,9 @@ void tuner_begin(const uint64_t* addresses, int device_type) {
   device_of_kernels = static_cast<c10::DeviceType>(device_type);
 }
 
+// Whether this thread asked Python for a product that may be kept.
+int tuner_asks() { return !asked.empty(); }
+
 // Keeps how the product is run that this thread asked Python for, if what holds is the same still. Words: what holds,
 // the epoch, the fields of `Way` up to `calls`, the launch, how many places; places and the shape follow.
 void tuner_keep(const int64_t* words, int64_t count) {
