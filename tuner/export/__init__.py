@@ -164,7 +164,7 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
         rendered, linked = language.exported(kernel, exported.problem, exported.champion.record.config)
     elif language.suffix.endswith(".py"):
         return _python(exported)
-    from tuner.export.cuda_source import cuda_source
+    from tuner.export.texts import cuda_source
 
     name = f"{exported.stem}.cu"
     architecture = exported.champion.record.device.architecture or "native"
@@ -177,7 +177,7 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 
 
 def _python(exported: Exported) -> dict[str, str | bytes]:
-    from tuner.export.python_module import python_module
+    from tuner.export.texts import python_module
 
     kernel, rendered, lines = exported.kernel, exported.rendered, header(exported)
     if text := language_of(kernel.target).module(rendered, exported.problem):

@@ -18,8 +18,7 @@ from tuner.errors import InputError
 from tuner.model import survey_design
 from tuner.model.physics import DeviceRates, config_features, library_features, problem_features, traits
 from tuner.model.stored import model_of
-from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw, proposals
-from tuner.model.survey_pool import Named
+from tuner.model.survey_design import Design, Named, Ranges, SurveyRequest, Turn, draw, proposals
 from tuner.results.measurement import Outcome
 from tuner.results.survey import Timing
 
