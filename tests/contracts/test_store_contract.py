@@ -10,7 +10,7 @@ from fixtures.records import BOARD, CPU, champion, full_record, record, square
 from tuner.errors import InputError
 from tuner.results.measurement import Comparison, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role, Subject, new_id
-from tuner.service import manifests as snapshots
+from tuner.service import snapshots
 from tuner.store import Store, listing, matrix, retracting
 from tuner.store.listing import Selection
 
@@ -289,7 +289,7 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, either_url: str)
         assert _all_of(then, problem, other) == before
     later = snapshots.take(store, "code")
     assert later.number > manifest.number
-    assert snapshots.manifest(store, manifest.number) == manifest
+    assert snapshots.manifest_of(store, manifest.number) == manifest
     with (
         snapshots.as_of(either_url, manifest.positions) as again,
         snapshots.as_of(either_url, later.positions) as now,

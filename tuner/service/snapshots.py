@@ -1,4 +1,7 @@
-"""Snapshots of a database: the present one, which is replaced when something changes, and earlier ones."""
+"""Snapshots of a database: the present one, which is replaced when something changes, and earlier ones.
+
+A manifest numbers what answers rest on; a store opens as it was at one of them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import functools
 import hashlib
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic_core import to_json
 
 from tuner.declare.catalogue import Catalogue
@@ -24,11 +28,10 @@ from tuner.lookup.asking import completed_device
 from tuner.lookup.demand import COLD, DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
-from tuner.results.record import ProblemKey
-from tuner.service import manifests
-from tuner.service.manifests import Manifest
-from tuner.store import Store, retracting
+from tuner.results.record import ProblemKey, utc_now
+from tuner.store import Store, opening, retracting, rows, tables
 from tuner.store.published import tuned_folder
+from tuner.store.reading import Reader
 from tuner.version import __version__
 
 #: Size of the dims of the problem that is asked first.
@@ -43,6 +46,91 @@ KEPT_OPEN = 3
 
 #: What the name of a device means on this machine.
 Naming = Callable[[str], DeviceInfo | str]
+#: A row: its ``number`` in this database, when it was made, ``positions`` and ``code``. Positions tell the last
+#: row of each table that answers rest on. Rows are only ever added, so the rows up to there are the same at any
+#: later time.
+Manifest = sa.Row[Any]
+
+
+# --- manifests -----------------------------------------
+
+
+def take(store: Store, code: str) -> Manifest:
+    """The snapshot of what is there now: the last one if nothing has changed since, else a new one.
+
+    Writers take turns, so no row before the last one can appear afterwards.
+
+    Args:
+        store: The store.
+        code: Digest of the files that answers rest on.
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    of = tables.snapshots
+    with store.writing() as connection:
+        now = rows.positions(connection)
+        last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
+        if last is not None and (last.positions, last.code) == (now, code):
+            return last
+        row = {"positions": now, "code": code, "published": "", "made_at": utc_now()}
+        return connection.execute(sa.insert(of).values(**row).returning(of)).one()
+
+
+def manifest_of(store: Reader, number: int) -> Manifest | None:
+    """A snapshot by its number; None if there is none."""
+    of = tables.snapshots
+    return next(iter(store.rows(sa.select(of).where(of.c.number == number))), None)
+
+
+def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey] | None:
+    """The problems about which something came after earlier positions; None if it may be about any."""
+    crown, numbers = tables.crowns.c, list[Any]()
+    general = crown.problem.is_(None) & (crown.number > before.get(tables.crowns.name, 0))
+    for table in (tables.records, tables.champions, tables.crowns):
+        numbers.append(sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)))
+    changed = sa.select(tables.problems).where(tables.problems.c.number.in_(sa.union(*numbers)))
+    with store.reading() as connection:
+        if connection.execute(sa.select(crown.number).where(general).limit(1)).first():
+            return None
+        return set(map(rows.problem_of, connection.execute(changed)))
+
+
+def as_of(url: str, positions: Mapping[str, int]) -> Store:
+    """Opens a database, for reading, as it was at a snapshot.
+
+    Temporary views of the connection, which have the names of the tables, end at the snapshot's last rows. Both
+    databases look for temporary relations first, so every query of a store works unchanged.
+
+    Args:
+        url: The database.
+        positions: Those of the snapshot.
+
+    Raises:
+        StoreTrouble: The database cannot be used.
+    """
+    parts = opening.parsed(url)
+    engine = opening.make_engine(parts, read_only=True)
+    server = engine.dialect.name == "postgresql"
+
+    def connected(connection: Any, _: Any) -> None:
+        cursor, schema = connection.cursor(), "main"
+        if server:
+            cursor.execute("SET TRANSACTION READ WRITE")  # of nothing but the connection's own views
+            cursor.execute("SELECT quote_ident(current_schema())")
+            schema = cursor.fetchone()[0]
+        for table in rows.ANSWERING:
+            rest = f"SELECT * FROM {schema}.{table.name} WHERE number <= {positions.get(table.name, 0)}"
+            cursor.execute(f"CREATE TEMP VIEW {table.name} AS {rest}")
+        cursor.close()
+        if server:
+            connection.commit()
+
+    sa.event.listen(engine, "connect", connected)
+    return Store(engine, parts.render_as_string(hide_password=True))
+
+
+# --- questions -----------------------------------------
 
 
 @dataclass(frozen=True)
@@ -186,7 +274,7 @@ class OpenSnapshot:
         others = ("tuner_retractions", "tuner_models")
         if then.code != now.code or any(then.positions.get(name) != now.positions[name] for name in others):
             return
-        changed = manifests.changed_problems(self.store, then.positions)
+        changed = changed_problems(self.store, then.positions)
         if changed is None:
             return
         operations = {problem.operation for problem in changed}
@@ -234,7 +322,7 @@ class SnapshotCache:
         self._earlier = functools.lru_cache(maxsize=KEPT_OPEN)(self._open_earlier)
         self._rest_until_s = 0.0
         self.looked_s = time.monotonic()
-        self.present = self._open(manifests.take(store, code()))
+        self.present = self._open(take(store, code()))
 
     def view(self, number: int | None) -> OpenSnapshot:
         """A snapshot by its number; the present one without.
@@ -246,7 +334,7 @@ class SnapshotCache:
         return present if number in (None, present.manifest.number) else self._earlier(number)
 
     def _open_earlier(self, number: int) -> OpenSnapshot:
-        manifest = manifests.manifest(self._store, number)
+        manifest = manifest_of(self._store, number)
         if manifest is None:
             raise NothingFound(
                 f"a snapshot has a number of this database, 1 to {self.present.manifest.number}, got {number}; "
@@ -255,7 +343,7 @@ class SnapshotCache:
         return self._open(manifest)
 
     def _open(self, manifest: Manifest) -> OpenSnapshot:
-        return OpenSnapshot(manifest, manifests.as_of(self._url, manifest.positions), self._naming)
+        return OpenSnapshot(manifest, as_of(self._url, manifest.positions), self._naming)
 
     def refresh(self) -> None:
         """Looks for changes, and opens the next snapshot if there are any.
@@ -270,7 +358,7 @@ class SnapshotCache:
         self.looked_s = time.monotonic()
         if now == (before.manifest.positions, before.manifest.code):
             return
-        after = self._open(manifests.take(self._store, now[1]))
+        after = self._open(take(self._store, now[1]))
         after.inherit(before)
         after.warm()
         self.present = after

@@ -217,7 +217,7 @@ demand = _table(
 
 # --- the service ---------------------------------------
 
-# What a snapshot of the answers rests on; see `tuner.service.manifests`. Rows are only ever added.
+# What a snapshot of the answers rests on; see `tuner.service.snapshots`. Rows are only ever added.
 snapshots = _table("tuner_snapshots", *_texts("made_at"), *_json("positions"), *_texts("published", "code"))
 
 # A token's secret is not stored, only its SHA-256.
