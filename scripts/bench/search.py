@@ -100,14 +100,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--warm-start", type=Path)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     began = time.perf_counter()
     how = asked.repeats, asked.trials, asked.warm_start
     jobs = [(path, sampler, *how) for path in asked.recordings for sampler in asked.samplers.split(",")]
-    with ProcessPoolExecutor(asked.processes) as pool:
+    with ProcessPoolExecutor(2) as pool:
         results = list(pool.map(replayed, jobs))
     print_table(results)
     print(f"\n{len(jobs) * asked.repeats} studies in {time.perf_counter() - began:.0f} s", file=sys.stderr)
