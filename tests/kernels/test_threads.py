@@ -81,6 +81,7 @@ def test_callers_do_not_disturb_each_other(module: str, threads: int, request: p
 
 
 def test_threads_of_openblas_are_borrowed_and_numpy_works_on_with_them(borrowed: ModuleType) -> None:
+    eventually(lambda: ours() == 0, 20)  # those of the test before
     a, out, small = np.ones((300, 300)), np.zeros(1000), np.zeros(2)
     for times in range(1, 20):
         borrowed.add_one(out, 2)
