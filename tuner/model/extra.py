@@ -4,7 +4,7 @@ from tuner.extras import Command, Extra
 
 EXTRA = Extra(
     commands={
-        "survey": Command("tuner.model.survey_command:survey", "Time many configs at many problems, for a model.", "Tune"),
+        "survey": Command("tuner.model.commands:survey", "Time many configs at many problems, for a model.", "Tune"),
         "lookup-quality": Command("tuner.model.quality:lookup_quality", "Measure what answers for unknown problems cost.", "Answer"),
         "model": Command("tuner.model.commands:model", "Fit a model to a survey, for shapes that nobody tuned.", "Answer"),
     },

@@ -14,9 +14,8 @@ from tuner.errors import InputError, TunerError
 from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool
 from tuner.service.snapshots import SnapshotCache
-from tuner.service.supervisor import JobSupervisor
+from tuner.service.supervisor import JobSupervisor, Watcher
 from tuner.service.tokens import LASTS_S, Remembered, Throttle, TokenRegistry
-from tuner.service.watcher import Watcher
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.

@@ -3,11 +3,13 @@
 import contextlib
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -19,12 +21,11 @@ import psutil
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder
 from tuner.devices.settings import cache_root
-from tuner.errors import EnvironmentTrouble, InputError
+from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.results.record import utc_now
 from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool, check_allowed, node
 from tuner.service.stored_jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, JobRow
-from tuner.service.watcher import Watcher
 from tuner.store import Store
 from tuner.store.opening import parsed, sqlite_file
 from tuner.study.job_files import SPENT, VARIABLE
@@ -44,6 +45,57 @@ MOST_STARTS, RETRY_S = 20, 5.0
 ROOM_BYTES = 64 << 20
 #: Exit code of a night whose sentinels have found something.
 ALERTS = 4
+_LOG = logging.getLogger(__name__)
+
+
+class Watcher(threading.Thread):
+    """Looks at something again and again. A trouble is logged once until it passes or becomes another.
+
+    Attributes:
+        closing: What it holds until it ends.
+    """
+
+    def __init__(self, effect: str, every_s: float) -> None:
+        """Prepares the thread.
+
+        Args:
+            effect: What a trouble means, for the log.
+            every_s: Seconds between two looks.
+        """
+        super().__init__(name=effect, daemon=True)
+        self.closing = contextlib.ExitStack()
+        self._effect, self._every_s = effect, every_s
+        self._woken, self._ended = threading.Event(), threading.Event()
+
+    def look(self) -> None:
+        """What is done each time."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Looks at once."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self._woken.set()
+        self.join()
+
+    def run(self) -> None:
+        """Looks until it is closed."""
+        complaint = ""
+        with self.closing:
+            while not self._ended.is_set():
+                try:
+                    self.look()
+                    complaint = ""
+                except Exception as error:  # without this thread, what it keeps would stay as it is for good
+                    if str(error) != complaint:
+                        complaint = str(error)
+                        known = isinstance(error, (TunerError, OSError))
+                        _LOG.warning("%s: %s", self._effect, error, exc_info=None if known else error)
+                self._woken.wait(self._every_s)
+                self._woken.clear()
 
 
 class JobProcess:
