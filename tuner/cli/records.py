@@ -22,8 +22,8 @@ from tuner.store import Store, health, listing, retracting
 from tuner.store.exchange import Counts, export, merge, take
 from tuner.store.kernel_tuner import records_of
 from tuner.store.listing import Selection
+from tuner.store.published import publish as write
 from tuner.store.published import tuned_folder
-from tuner.store.publishing import publish as write
 
 #: A date, with or without a time of day.
 DATE = click.DateTime(("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"))

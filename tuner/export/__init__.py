@@ -16,6 +16,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import language_of
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.export.interface import Interface, interface_of, launch_json
+from tuner.export.texts import cuda_source, python_module
 from tuner.lookup import Answer, tune_command
 from tuner.results import codec
 from tuner.results.record import Champion
@@ -164,8 +165,6 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
         rendered, linked = language.exported(kernel, exported.problem, exported.champion.record.config)
     elif language.suffix.endswith(".py"):
         return _python(exported)
-    from tuner.export.texts import cuda_source
-
     name = f"{exported.stem}.cu"
     architecture = exported.champion.record.device.architecture or "native"
     own = kernel.scope.architecture
@@ -177,8 +176,6 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 
 
 def _python(exported: Exported) -> dict[str, str | bytes]:
-    from tuner.export.texts import python_module
-
     kernel, rendered, lines = exported.kernel, exported.rendered, header(exported)
     if text := language_of(kernel.target).module(rendered, exported.problem):
         return {f"{exported.stem}.py": "\n".join([*(f"# {line}".rstrip() for line in lines), "", text])}

@@ -18,7 +18,7 @@ from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
-from tuner.store.publishing import publish
+from tuner.store.published import publish
 
 SHAPES = [(64, 64, 64), (64, 64, 80), (4096, 4096, 4096), (4096, 4096, 4000), (4000, 4096, 4096)]
 SMALL, LARGE = tiled(8), tiled(32)

@@ -30,7 +30,7 @@ from tuner.results.verdict import (
 )
 from tuner.search import front
 from tuner.store import Store
-from tuner.store.publishing import publish
+from tuner.store.published import publish
 from tuner.study.leaderboard import known_front
 
 ROUNDS = 10

@@ -10,8 +10,7 @@ from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
-from tuner.store.published import champions, entries
-from tuner.store.publishing import publish
+from tuner.store.published import champions, entries, publish
 
 
 def final(size: int, *samples_s: float, **more: object) -> Record:

@@ -25,7 +25,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import read_bits
 from tuner.results.record import VERIFICATION, Role
 from tuner.store import Store
-from tuner.store.publishing import publish
+from tuner.store.published import publish
 from tuner.study import session
 from tuner.study.leaderboard import HOPELESS, Leaderboard
 from tuner.study.requests import StudyRequest
