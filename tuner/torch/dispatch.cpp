@@ -1,6 +1,6 @@
 // Products of eager programs inside of `tuner.torch.use`, without Python: what a product was once found to be,
 // PyTorch's own or launches of a kernel, is looked up by all that may change it, and run. What is met for the first
-// time, and what is out of the ordinary (gradients, autocast, vmap), goes to Python.
+// time, and what is out of the ordinary (autocast, gradients of kernels), goes to Python.
 #include <torch/library.h>
 
 #include <ATen/ops/addmm_ops.h>
@@ -130,13 +130,15 @@ By run(Call& call, Tensor& result) {
   if (!holds) return python(false);
   c10::Device device = call.first->device();
   if (device.type() != device_of_kernels) return By::PYTORCH;
-  if (call.is_cast || (call.has_gradients && at::GradMode::is_enabled())) return python(false);
+  if (call.is_cast) return python(false);
   call.key[call.words++] = holds;
-  call.key[call.words++] = static_cast<int64_t>(call.first->scalar_type()) << 8 | static_cast<uint8_t>(device.index());
+  int64_t dtype = static_cast<int64_t>(call.first->scalar_type());
+  call.key[call.words++] = dtype << 8 | static_cast<uint8_t>(device.index());
   std::lock_guard<std::mutex> guard(lock);
   auto found = ways.find(View(call.key.data(), call.words));
   if (found == ways.end() || found->second.epoch != *expired + *policies) return python(true);
   Way& way = found->second;
+  if (way.runs_kernel && call.has_gradients && at::GradMode::is_enabled()) return python(false);  // which knows them
   if (!way.runs_kernel && !way.unless_captured) {
     if (way.calls) ++*way.calls;
     return By::PYTORCH;
@@ -155,7 +157,8 @@ By run(Call& call, Tensor& result) {
     if (!call.out) result = at::empty(way.shape, call.first->options());
     Tensor& to = call.out ? *call.out : result;
     call.starts[call.tensors - (call.out ? 1 : 0)] = reinterpret_cast<uint64_t>(to.mutable_data_ptr());
-    for (size_t at = 0; at < way.places.size(); ++at) (*reinterpret_cast<uint64_t**>(launch.program))[at] = call.starts[way.places[at]];
+    uint64_t* addresses = *reinterpret_cast<uint64_t**>(launch.program);
+    for (size_t at = 0; at < way.places.size(); ++at) addresses[at] = call.starts[way.places[at]];
     if (queue(launch.program, reinterpret_cast<uint64_t>(stream))) return python(false);
     if (way.calls) ++*way.calls;
     return By::KERNEL;
@@ -186,7 +189,8 @@ struct Inside<Operator, Result(Given...)> {
       if (by == By::KERNEL) return result;
     }
     if (by == By::PYTHON) {
-      static auto python = c10::Dispatcher::singleton().findSchemaOrThrow(in_python, "").template typed<Result(Given...)>();
+      static auto named = c10::Dispatcher::singleton().findSchemaOrThrow(in_python, "");
+      static auto python = named.template typed<Result(Given...)>();
       return python.call(given...);
     }
     c10::impl::ExcludeDispatchKeyGuard outside(INSIDE);

@@ -11,7 +11,7 @@ from fixtures.records import BOARD, CPU, champion, record, square
 from tuner.errors import NothingFound
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.record import Champion, Record, Retraction, Role, Subject
-from tuner.store import Store, exchange, listing, matrix, published, publishing, retracting
+from tuner.store import Store, exchange, listing, matrix, published, retracting
 from tuner.store.retracting import Chosen, give_back, take_back
 
 BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
@@ -113,20 +113,20 @@ def test_retractions_travel_instead_of_records(store: Store, tmp_path: Path, sub
 
 def test_published_results_obey(store: Store, tmp_path: Path) -> None:
     folder, bogus = tmp_path / "tuned", reigning(store)
-    (path,) = publishing.publish(store, folder)
+    (path,) = published.publish(store, folder)
     (entry,) = published.entries("gemm", folder)
     assert entry.champion.record.config == BOGUS
     take_back(store, Chosen((bogus.record.id,)))
     assert published.standing([entry], None) == [entry]
     assert Snapshot.open(store, folder).standing("gemm") == []
     assert Snapshot.open(None, folder).standing("gemm") == [entry]
-    assert publishing.publish(store, folder) == [path]
+    assert published.publish(store, folder) == [path]
     (entry,) = published.entries("gemm", folder)
     assert entry.champion.record.config == HONEST
     assert BOGUS not in [each.config for each in entry.runners_up]
     # Nothing of the problem is left.
     take_back(store, Chosen(device=BOARD.name))
-    assert publishing.publish(store, folder) == [path]
+    assert published.publish(store, folder) == [path]
     assert not path.exists()
 
 

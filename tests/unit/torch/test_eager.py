@@ -83,6 +83,10 @@ with tuned.use():
     check(a.double(), b.double(), bias.double(), 0, 1)
     check(a[:2], b, bias, 0, 1)
     check(torch.randn(4, 3).t(), b, bias, 0, 1)
+    for asked in (1, 0):
+        weight = torch.randn(4, 5, requires_grad=True)
+        check(a.repeat(2, 1), weight, bias, 0, asked).sum().backward()
+        torch.testing.assert_close(weight.grad, 2 * a.sum(0)[:, None].expand(4, 5))
 check(a, b, bias, 0, 0)
 """,
     "what is out of the ordinary goes to Python": """
