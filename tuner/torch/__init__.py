@@ -610,9 +610,10 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
 
     ``linear``, ``matmul``, ``@``, ``mm``, ``bmm``, ``addmm`` with a bias, and ``_scaled_mm`` of e4m3 run as
     `tuner.matmul` does: a kernel where it was measured to be faster, else the library; ``grouped_mm`` of rows
-    in groups as `tuner.grouped`. Any number of leading dims is one product, or one of stacks. Gradients are
-    products of their own layouts, in the same precision, wherever ``backward`` is called; those of groups'
-    matrices are PyTorch's. Sparse tensors and other dtypes are left to PyTorch. Under autocast operands are
+    in groups as `tuner.grouped`. Any number of leading dims is one product, or one of stacks. Gradients of a
+    kernel's product are products of their own layouts, in the same precision, wherever ``backward`` is called;
+    those of PyTorch's own are replaced inside of a block, those of groups' matrices never.
+    Sparse tensors and other dtypes are left to PyTorch. Under autocast operands are
     cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state
     dict is unchanged. Threads outside are not concerned; autograd's, which work for the block, are inside. Of a
     program that was compiled outside of the block those products are replaced that run in it.

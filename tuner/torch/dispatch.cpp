@@ -135,21 +135,26 @@ By run(Call& call, Tensor& result) {
   int64_t dtype = static_cast<int64_t>(call.first->scalar_type());
   call.key[call.words++] = dtype << 8 | static_cast<uint8_t>(device.index());
   std::lock_guard<std::mutex> guard(lock);
+  c10::impl::VirtualGuardImpl guarded(device.type());
+  bool has_streams = device.type() != c10::DeviceType::CPU;
+  auto current = [&] { return has_streams ? guarded.getStream(device).native_handle() : nullptr; };
+  auto is_captured = [&](void* stream) {
+    int status = 0;
+    return has_streams && (is_capturing(stream, &status) || status);
+  };
   auto found = ways.find(View(call.key.data(), call.words));
-  if (found == ways.end() || found->second.epoch != *expired + *policies) return python(true);
+  // What runs while a graph is captured tells nothing of what runs elsewhere.
+  if (found == ways.end() || found->second.epoch != *expired + *policies) return python(!is_captured(current()));
   Way& way = found->second;
   if (way.runs_kernel && call.has_gradients && at::GradMode::is_enabled()) return python(false);  // which knows them
   if (!way.runs_kernel && !way.unless_captured) {
     if (way.calls) ++*way.calls;
     return By::PYTORCH;
   }
-  c10::impl::VirtualGuardImpl guarded(device.type());
-  bool has_streams = device.type() != c10::DeviceType::CPU;
-  void* stream = has_streams ? guarded.getStream(device).native_handle() : nullptr;
-  int captured = 0;
-  if (way.unless_captured && is_capturing(stream, &captured)) return python(false);
-  if (captured && !way.runs_kernel) return python(false);  // to a kernel that runs in graphs alone
-  if (captured || !way.runs_kernel) return By::PYTORCH;
+  void* stream = current();
+  bool changes = way.unless_captured && is_captured(stream);
+  if (changes && !way.runs_kernel) return python(false);  // to a kernel that runs in graphs alone
+  if (changes || !way.runs_kernel) return By::PYTORCH;
   if (guarded.getDevice() != device && has_streams) return python(false);
   if (call.out && call.overlaps()) return python(false);
   for (Launch& launch : way.launches) {
