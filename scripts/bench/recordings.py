@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -26,7 +26,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.results.verdict import shortlist
 from tuner.search import Candidate, Known, Observation, Search, SearchOptions
-from tuner.store.kernel_tuner import Row, cache_of, rows_of, text_of
+from tuner.store.kernel_tuner import cache_of, records_of, text_of
 from tuner.store.lines import parsed
 from tuner.workers.sampling import screen_by
 
@@ -46,16 +46,16 @@ class Recording:
         optimum_s: Mean time of the fastest config, in seconds; infinite if none has a time.
     """
 
-    def __init__(self, name: str, device: str, rows: Iterable[Row]) -> None:
-        """Gathers the rows by kernel; of a config the last one counts.
+    def __init__(self, name: str, trials: Sequence[Record]) -> None:
+        """Gathers the trials by kernel; of a config the last one counts.
 
         Raises:
             InputError: Configs of a kernel differ in their parameters.
         """
         by_kernel: dict[str, dict[Config, Measurement]] = {}
-        for row in rows:
-            by_kernel.setdefault(row.kernel, {})[row.config] = row.measurement
-        self.name, self.device = name, device
+        for trial in trials:
+            by_kernel.setdefault(trial.kernel, {})[Config(trial.config)] = trial.measurement
+        self.name, self.device = name, trials[0].device.name if trials else ""
         self.spaces = {kernel: _space_of(list(configs)) for kernel, configs in by_kernel.items()}
         self.measurements = {kernel: tuple(configs.values()) for kernel, configs in by_kernel.items()}
         self.mean_s = {
@@ -94,18 +94,19 @@ def read_recording(path: Path) -> Recording:
     """
     text = text_of(path)
     cache = cache_of(text, path)
-    device, rows = (
-        _our_rows(text, path) if cache is None else (str(cache.get("device_name", "")), rows_of(cache))
-    )
+    if cache is None:
+        trials = _our_trials(text, path)
+    else:
+        trials = list(records_of(path, device=str(cache.get("device_name", "unknown"))))
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
-    recording = Recording(name, device, rows)
+    recording = Recording(name, trials)
     if not np.isfinite(recording.optimum_s):
         raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
     return recording
 
 
-def _our_rows(text: str, path: Path) -> tuple[str, list[Row]]:
-    """The device and the trials of our own records."""
+def _our_trials(text: str, path: Path) -> list[Record]:
+    """The trials of our own records."""
     try:
         kept = list(map(parsed, text.splitlines()))
     except ValueError as error:
@@ -118,8 +119,7 @@ def _our_rows(text: str, path: Path) -> tuple[str, list[Row]]:
             f"a recording is of one problem and regime, {path} has several; choose one with "
             f"`tuner records export --operation --shape --regime`"
         )
-    rows = [Row(trial.kernel, Config(trial.config), trial.measurement) for trial in trials]
-    return trials[0].device.name if trials else "", rows
+    return trials
 
 
 def simulate(

@@ -108,7 +108,7 @@ def run(
     check_installed()
     from tuner.fleet.runner import of_models, runner_of
     from tuner.night.claims import Claims
-    from tuner.night.command import absolute_url, conducted
+    from tuner.night.command import conducted
     from tuner.night.scheduler import Night
     from tuner.night.watching import NightWatch
     from tuner.store import Store
@@ -119,7 +119,7 @@ def run(
     if plan.wanted:
         printer.warn("what is wanted is tuned on one machine; a cluster leaves it out")
     device, is_local = options["device"], options["cluster"] == "local"
-    specs = (device or plan.device).split(",") if is_local else []
+    specs = (device or plan.defaults.device).split(",") if is_local else []
     devices = [board for spec in specs for board in find_each(spec)]
     plan = plan if is_local else _on_devices(plan, tuple(filter(None, device.split(","))))
     tls = [options[name] for name in ("tls_ca", "tls_cert", "tls_key")]
@@ -130,7 +130,7 @@ def run(
         night = Night(plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn)
         watch = NightWatch(store, (), plan, printer.say, why_none="no worker came")
         on_server = db.startswith("postgresql")
-        runner = runner_of(night, client, absolute_url(db), hold, anywhere=on_server)
+        runner = runner_of(night, client, db, hold, anywhere=on_server)
         runner.looked = lambda: job_files.tell("fleet", lambda: job_of_fleet(snapshot()))
 
         def begin() -> None:
@@ -151,7 +151,7 @@ def run(
 
 def _on_devices(plan: Plan, names: tuple[str, ...]) -> Plan:
     """The plan for named devices; without names each problem is for its own, or else for the plan's."""
-    usual = tuple(filter(None, [plan.device]))
+    usual = tuple(filter(None, [plan.defaults.device]))
     return replace(plan, items=tuple(replace(one, devices=names or one.devices or usual) for one in plan.items))
 
 

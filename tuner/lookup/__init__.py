@@ -108,7 +108,10 @@ def answer(
         full = snapshot.once(("device", device), lambda: completed_device(device, snapshot.devices()))
         key = parse_key(problem, declared)
         question = Question(key, full, regime, kernel or "", catalogue, confirmed, invariant)
-        result = _answered(Case(question, snapshot, declared, declared_problem(question, declared)))
+        case = Case(question, snapshot, declared, declared_problem(question, declared))
+        result = of_rows(case) if invariant else by_record(case) or by_another_regime(case) or default(case)
+        if result is None:
+            raise NothingFound(_nothing(case))
         if result.champion is None:
             return result
         versions = (
@@ -121,18 +124,6 @@ def answer(
 
     key = ANSWER, problem, device, regime, kernel, confirmed, invariant, id(declared), catalogue is None
     return snapshot.once(key, work, declared)
-
-
-def _answered(case: Case) -> Answer:
-    """The answer of the first tier that has one.
-
-    Where nothing of the regime is known, what was timed in another one answers before a mere default does.
-    """
-    invariant = case.question.invariant
-    result = of_rows(case) if invariant else by_record(case) or by_another_regime(case) or default(case)
-    if result is None:
-        raise NothingFound(_nothing(case))
-    return result
 
 
 def _nothing(case: Case) -> str:

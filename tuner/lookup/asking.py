@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
 DEFAULT_DATABASE = "sqlite:///studies.db"
+#: What the URL of a file begins with.
+_FILE = "sqlite:///"
 
 _STORES: dict[tuple[str, int, int, int], Store] = {}
 _OPENING = threading.Lock()
@@ -90,8 +92,9 @@ def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
 @functools.cache
 def _file(url: str) -> Path | None:
     """The file of a SQLite database; None for any other."""
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    return None if path == url or not path or path.startswith((":memory:", "file:")) else Path(path)
+    path = url.removeprefix(_FILE).partition("?")[0]
+    is_file = url.startswith(_FILE) and path and not path.startswith((":memory:", "file:"))
+    return Path(path) if is_file else None
 
 
 def database_url(url: str = "") -> str:
@@ -102,7 +105,7 @@ def database_url(url: str = "") -> str:
     """
     url = url or default_database()
     file = _file(url)
-    return url if file is None or file.is_absolute() else url.replace(str(file), str(file.absolute()), 1)
+    return url if file is None else "".join([_FILE, str(file.absolute()), *url.partition("?")[1:]])
 
 
 def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:

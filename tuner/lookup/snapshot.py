@@ -170,9 +170,9 @@ class _Gathered:
         from tuner.store import matrix
 
         crowned = matrix.crowned(store, self._subject)
-        for champion in crowned:
-            self.add(champion.record, (champion.crowned_at, champion.speedup))
-        wanted = {(champion.record.kernel, champion.record.config) for champion in crowned}
+        for time, crown in crowned:
+            self.add(time, crown)
+        wanted = {(time.kernel, time.config) for time, _ in crowned}
         every: list[ConfigTime] = []
         for rows in matrix.fastest(store, self._subject, ROWS_READ):
             kernels = [row for row in rows if row.role != Role.BASELINE]

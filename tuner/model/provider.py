@@ -141,8 +141,8 @@ class TunedNear:
             kernels: The kernels that may answer, as they are now.
         """
         self._tuned, self._sources = tuned, {kernel.name: kernel.source_hash for kernel in kernels}
-        columns = list(dict.fromkeys(column for one in tuned for column in one.times))
-        self._count, self._choices = len(columns), Choices(columns, kernels)
+        self._columns = list(dict.fromkeys(column for one in tuned for column in one.times))
+        self._choices = Choices(self._columns, kernels)
         self._kinds = list(dict.fromkeys(one.problem.layout for one in tuned))
         self._library_s, best_s = np.array([(one.library_s, one.best_s) for one in tuned]).T
         rates, quickest = limits([one.problem for one in tuned], best_s), int(best_s.argmin())
@@ -150,7 +150,7 @@ class TunedNear:
         work_s = replace(rates, launch_s=0.0).roofline_s(tuned[quickest].problem)
         self._rates = replace(rates, launch_s=max(float(best_s[quickest]) - work_s, 0.0))
         self._places = np.array([log_dims(one.problem.shape) for one in tuned])
-        number = {column: at for at, column in enumerate(columns)}
+        number = {column: at for at, column in enumerate(self._columns)}
         behind = [time.time_s / one.best_s for one in tuned for time in one.times.values()]
         self._evidence = Evidence(
             self._places, np.array([self._kinds.index(one.problem.layout) for one in tuned], np.int32),
@@ -173,14 +173,15 @@ class TunedNear:
             alike: In what the device of the problems is like the question's; empty where it is the same.
         """
         kind = self._kinds.index(problem.layout) if problem.layout in self._kinds else -1
-        behind, gains = self._evidence.around(problem, kind, self._count)
+        count = len(self._columns)
+        behind, gains = self._evidence.around(problem, kind, count)
         legal = self._choices.legal(problem, question.device, np.isfinite(behind))
         if not len(legal):
             return None
         # A config that was good at some of the near problems should not be bad at others.
-        behind -= self._standing.around(problem, kind, self._count)[1]
+        behind -= self._standing.around(problem, kind, count)[1]
         best = int(legal[np.argmin(behind[legal])])
-        named, gain = self._choices.named(best), float(gains[best])
+        named, gain = self._columns[best], float(gains[best])
         here = log_dims(problem.shape)
         timed = [at for at, tuned in enumerate(self._tuned) if named in tuned.times]
         near = self._tuned[min(timed, key=distances(self._places, here).__getitem__)]

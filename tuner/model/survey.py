@@ -158,7 +158,7 @@ class SurveyPolicy(TrialPolicy):
         reached: How far the survey is.
     """
 
-    in_order, once, recorded = True, True, False
+    in_order, recorded = True, False
 
     def __init__(self, session: Session, chosen: Design) -> None:
         """Begins with the first problem that no earlier run timed.

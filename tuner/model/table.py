@@ -287,13 +287,6 @@ class Choices:
         fast = flags(True, False)
         return np.flatnonzero(fast if fast.any() else flags(False))
 
-    def named(self, number: int) -> tuple[str, Config]:
-        """A legal config, with its parameters in its kernel's order, in which files do not keep them."""
-        name, config = self._configs[number]
-        return name, Config(
-            {parameter.name: config[parameter.name] for parameter in self._kernels[name].parameters}
-        )
-
     @cached_property
     def points(self) -> Mapping[str, NDArray[np.int64]]:
         """By kernel the numbers of its configs that are points of its parameters as they are now."""

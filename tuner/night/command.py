@@ -29,6 +29,7 @@ from tuner.cli.options import DEVICE, data_options, named_problem, problem_optio
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
+from tuner.lookup.asking import database_url
 from tuner.night import reporting, stored
 from tuner.night.night import LocalRunner, run_surveys, with_wanted
 from tuner.night.plan import LONGEST_NIGHT_H, Plan, PlanItem, clock_time, outside, read_plan, seconds_until
@@ -160,8 +161,9 @@ def _run(plan: Plan, db: str, options: Mapping[str, Any], begun_s: float) -> Nig
         events.tell("begin", plan=str(plan.path), problems=len(plan.items), db=db)
         printer = Printer(options["quiet"], events, max(1, len(plan.items)))
         job_files.count(0, printer.of)
-        run = _clusters()[0].run if options.get("cluster") else _run_here
-        return cast(NightResult, run(plan, db, options, seed, deadline_s, printer))
+        # A cluster's workers may work in other folders.
+        run, url = (_clusters()[0].run, database_url(db)) if options.get("cluster") else (_run_here, db)
+        return cast(NightResult, run(plan, url, options, seed, deadline_s, printer))
 
 
 def _deadline_s(plan: Plan, begun_s: float) -> float | None:
@@ -177,7 +179,7 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
     begun_s, plan = time.monotonic(), _plan(path, options)
     deadline_s = _deadline_s(plan, begun_s)
     with dry_run.database(db) as store:
-        device = dry_run.detected(options["device"] or plan.device, store).info
+        device = dry_run.detected(options["device"] or plan.defaults.device, store).info
         night = Night(plan, store, again=options["again"])
         problems: list[dict[str, Any]] = [
             {
@@ -203,7 +205,7 @@ def _run_here(
     plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None, printer: Printer
 ) -> NightResult:
     """Runs a night on this machine: sentinels, surveys, problems."""
-    devices = find_all(options["device"] or plan.device)
+    devices = find_all(options["device"] or plan.defaults.device)
     with Store.open(db) as store, occupied(db, devices, f"nightly {plan.path}"):
         plan = with_wanted(plan, store, devices[0])
         night = Night(plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn)
@@ -346,7 +348,7 @@ def install(path: Path, db: str, options: Mapping[str, Any]) -> None:
         "log": folder / "night.log", "environment": folder / "night.env", "limit_s": LONGEST_NIGHT_H * 3600,
         "command": _command(plan, folder, options), "system": options["system"],
     }  # fmt: skip
-    files = {folder / "night.env": _environment(absolute_url(db), hidden=not options["write"])}
+    files = {folder / "night.env": _environment(database_url(db), hidden=not options["write"])}
     files |= {file: reporting.rendered(template, **values) for template, file in places.items()}
     for file, text in files.items():
         if options["write"]:
@@ -392,12 +394,6 @@ def _environment(database: str, hidden: bool) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in kept.items())
 
 
-def absolute_url(url: str) -> str:
-    """A database's URL that holds in any folder."""
-    prefix = "sqlite:///"
-    return f"{prefix}{Path(url.removeprefix(prefix)).absolute()}" if url.startswith(prefix) else url
-
-
 # --- sentinels and reports -----------------------------
 
 
@@ -430,7 +426,7 @@ def watch() -> None:
 def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: str, as_json: bool) -> int:
     """Time the problems of a plan, and say what changed. Exit code 4 tells of alerts."""
     plan = read_plan(path)
-    boards = find_all(device or plan.device)
+    boards = find_all(device or plan.defaults.device)
     with Store.open(db) as store, occupied(db, boards, f"watch {path}"):
         night = NightWatch(
             store, boards, plan, lambda text: None if quiet else click.echo(text, err=True), alone=True

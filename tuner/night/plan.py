@@ -132,11 +132,6 @@ class Plan:
     surveys: tuple[SurveyItem, ...] = ()
     wanted: int = 0
 
-    @property
-    def device(self) -> str:
-        """Device on which all are tuned; empty for the default one."""
-        return self.defaults.device
-
 
 def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
     """True if a device is among those that are named by kind, model, or a pattern of the model.

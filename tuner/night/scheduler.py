@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
-from tuner.night.budget import Budget
 from tuner.night.claims import patiently
 from tuner.night.plan import Plan, PlanItem, asks_for
+from tuner.night.stored import savings
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.results.record import ProblemKey
 from tuner.store import Store
@@ -220,14 +220,16 @@ class Lane:
 
     def begin(self) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
+        has_stale = any(problem.stale for problem in self.unfinished.values())
+        saved_s = savings(self._night.store, self.device) if has_stale else {}
 
         def rank(problem: NightItem) -> tuple[bool, float]:
             key = ProblemKey.of(problem.item.problem)
-            return not problem.stale, -self._standing.savings.get(key, 0.0) if problem.stale else 0.0
+            return not problem.stale, -saved_s.get(key, 0.0) if problem.stale else 0.0
 
-        problems = sorted(self.unfinished.values(), key=rank)
-        self._budget = Budget(problem.name for problem in problems)
-        self._slices = Slices(self._night.left_s, problems, self._places)
+        self.unfinished = {problem.name: problem for problem in sorted(self.unfinished.values(), key=rank)}
+        self._count, self._reported = len(self.unfinished), 0
+        self._slices = Slices(self._night.left_s, self.unfinished.values(), self._places)
 
     def next(self, place: Place) -> Assignment | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
@@ -261,8 +263,10 @@ class Lane:
     def _candidates(self, here: NightItem | None) -> Iterator[NightItem]:
         if here is not None and not here.due and not self._slices.contended:
             yield here
-        for name in itertools.chain(self._budget.waiting, self._budget.running):
-            problem = self.unfinished[name]
+        waiting = (problem for problem in self.unfinished.values() if not problem.gains.slices)
+        running = [problem for problem in self._slices.begun.values() if problem.gains.slices]
+        running.sort(key=lambda problem: -problem.gains.worth(self._reported, self._count))
+        for problem in itertools.chain(waiting, running):
             # What is open on another free place, that place goes on with, or gives up.
             if not problem.due and (problem.idle or problem is here):
                 yield problem
@@ -339,9 +343,10 @@ class Lane:
 
     def _report(self, problem: NightItem, done: Done) -> None:
         for number, part in enumerate(done.parts, problem.slices - len(done.parts) + 1):
-            gain = self._budget.report(problem.name, part.objective, part.trials, part.why, part.seconds)
+            self._reported += 1
+            gain = problem.gains.add(part.objective, part.trials, part.seconds, self._reported)
             self._night.said(problem.item, number, gain)
-        problem.due = self._budget.why_stopped(problem.name)
+            problem.due = part.why or problem.gains.converged or problem.due
         if not problem.due and not self._slices.spare:
             problem.due = TIME_IS_UP
 
@@ -354,7 +359,6 @@ class Lane:
     def _end(self, problem: NightItem, state: str, why: str) -> None:
         """A problem has its result, unless it had one before."""
         if self.unfinished.pop(problem.name, None) is not None:
-            self._budget.stop(problem.name)
             self._slices.leave(problem)
             self._night.end(problem.ended(state, why))
 

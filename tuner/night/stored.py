@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,11 +13,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results import codec
 from tuner.results.record import Id, ProblemKey, checked_id, new_id, utc_now
 from tuner.results.sentinel import CHAMPION, Shift, shift
-from tuner.store import rows, tables, watched
-
-if TYPE_CHECKING:
-    from tuner.store import Store
-    from tuner.store.reading import Reader
+from tuner.store import Store, rows, tables, watched
+from tuner.store.reading import Reader
 
 #: Events of a night.
 BEGUN, ENDED = "begun", "ended"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
@@ -15,8 +14,8 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
 from tuner.lookup import answer
 from tuner.lookup.stale import installed_compiler, staleness
+from tuner.night.budget import Gains
 from tuner.night.plan import PlanItem
-from tuner.night.stored import savings
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
 from tuner.results.record import Champion, ProblemKey, Role
@@ -181,6 +180,7 @@ class NightItem:
         at_work: True while a place works on it.
         due: Why its finals are due; empty if they are not.
         lost: Number of places in a row that were lost while working on it.
+        gains: What its slices gained.
     """
 
     item: PlanItem
@@ -202,6 +202,7 @@ class NightItem:
     at_work: bool = False
     due: str = ""
     lost: int = 0
+    gains: Gains = field(default_factory=Gains)
 
     @property
     def limit_s(self) -> float:
@@ -337,11 +338,6 @@ class Standing:
         stale, why = staleness(champion.record, item.catalogue, self._device, self._versions)
         behind = "the library was seen to be faster" if self._store.is_behind(champion) else ""
         return why if stale else behind
-
-    @cached_property
-    def savings(self) -> dict[ProblemKey, float]:
-        """See `tuner.night.stored.savings`."""
-        return savings(self._store, self._device)
 
 
 def _accurate(champion: Champion, item: PlanItem) -> bool:

@@ -300,7 +300,7 @@ def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
     library, least_s = ladder.libraries.get(section.problem), ladder.limits.least_s(section.problem)
     lines = [("measured limit", amount / least_s, LIMIT)] if least_s else []
     if library is not None:
-        lines.append((library.name, amount / (library.measurement.time_s or math.inf), LIBRARY))
+        lines.append((library.kernel, amount / (library.measurement.time_s or math.inf), LIBRARY))
     for name, speed, colour in lines:
         label = f"{name} {speed:.3g} {unit}"
         figure.add_vline(x=speed, line_color=colour, line_dash="dash", name=label, showlegend=True)

@@ -24,7 +24,7 @@ from tuner.declare.space import Config, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound, TunerError
 from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, read_ladder_plan
-from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
+from tuner.report.ladder_result import DeviceLimits, Ladder, Rung
 from tuner.results.record import Role
 from tuner.search import Known, Search, SearchOptions
 from tuner.store import Store
@@ -160,8 +160,7 @@ class Climb:
                         session.add(Role.FINAL, rung.kernel, rung.config, rung.measurement)
                 library = next(times, library)
             if library is not None and library.time_s:
-                name = problem.operation.baselines[ladder.device.kind].named(problem)
-                ladder.libraries[problem] = Library(name, library)
+                ladder.libraries[problem] = session.of_baseline(library)
             if self.end_to_end:
                 ladder.transfers_s[problem] = session.worker.transfers_s()
         return rungs

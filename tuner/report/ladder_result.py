@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -12,7 +12,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.report.ladder_plan import REPORTED, LadderPlan, LadderStep, Published, Section, lesson_of
 from tuner.results.measurement import Measurement, Outcome, compare, headline
-from tuner.results.record import utc_now
+from tuner.results.record import Record, utc_now
 from tuner.results.units import answer_speed, config_text, duration
 from tuner.workers.bench import CompiledConfig
 
@@ -82,13 +82,6 @@ class Rung:
         return min(self.step.published, key=distance, default=None)
 
 
-class Library(NamedTuple):
-    """The operation's library, measured beside the steps."""
-
-    name: str
-    measurement: Measurement
-
-
 @dataclass
 class Ladder:
     """The complete result of a climb.
@@ -111,7 +104,7 @@ class Ladder:
     regime: str
     limits: DeviceLimits = field(default_factory=DeviceLimits)
     rungs: list[Rung] = field(default_factory=list)
-    libraries: dict[Problem, Library] = field(default_factory=dict)
+    libraries: dict[Problem, Record] = field(default_factory=dict)
     transfers_s: dict[Problem, Mapping[str, float]] = field(default_factory=dict)
     measured_at: str = field(default_factory=utc_now)
 
@@ -149,7 +142,7 @@ class Ladder:
             "problem": problem.to_json(), **self.figures(problem, measurement),
             "step_speedup": _speedup(measurement, timed[-2:][0] if timed else None),
             "total_speedup": _speedup(measurement, timed[0] if timed else None),
-            "of_library": _speedup(measurement, library and library.measurement),
+            "of_library": _speedup(measurement, library.measurement if library else None),
             "outcome": measurement.outcome.value,
             "reason": measurement.reason, "trials": rung.trials,
             "published": published,
@@ -179,8 +172,8 @@ class Ladder:
         """Columns and rows of a section's steps, then of the libraries; a column without a word is left out."""
         rows, library = self.rows(section), self.libraries.get(section.problem)
         if library is not None:
-            rows.append({"label": library.name, **self.figures(section.problem, library.measurement)})
-        cells = [_cells(row, library.name if library else "library") for row in rows]
+            rows.append({"label": library.kernel, **self.figures(section.problem, library.measurement)})
+        cells = [_cells(row, library.kernel if library else "library") for row in rows]
         columns = [name for name in cells[0] if any(row[name] for row in cells)]
         return columns, [[row[name] for name in columns] for row in cells]
 

@@ -13,12 +13,9 @@ from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import NOT_THE_SAME, VARIES, Error, Measurement, Outcome
 
-#: Name -> what is minimised, in the order in which a search receives them.
-OBJECTIVES: Mapping[str, str] = {
-    "time": "seconds of a run",
-    "energy": "joules of a run",
-    "error": "rms error of a result against float64",
-}
+#: What is minimised, in the order in which a search receives it: seconds and joules of a run, and the rms error
+#: of a result against float64.
+OBJECTIVES = ("time", "energy", "error")
 TIME = ("time",)
 #: Energies or errors that differ by a smaller share than this count as equal.
 RESOLUTION = 0.02
@@ -35,7 +32,7 @@ def read_objectives(text: str | Sequence[str]) -> tuple[str, ...]:
     names = [name.strip() for name in names]
     for name in names:
         if name not in OBJECTIVES:
-            raise UnknownName("objective", name, tuple(OBJECTIVES))
+            raise UnknownName("objective", name, OBJECTIVES)
     rule = "the objectives are time, or time with energy, error or both, each once"
     if len(set(names)) < len(names) or "time" not in names:
         example = ",".join(name for name in OBJECTIVES if name == "time" or name in names)

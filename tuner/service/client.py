@@ -119,13 +119,12 @@ class Client:
             ServerAway: The server does not answer, and has not answered this before.
         """
         query = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
-        query |= {"confirmed": "true"} if confirmed else {}
-        query |= {"invariant": invariant} if invariant else {}
-        return self._answer(query | ({} if snapshot is None else {"snapshot": f"{snapshot}"}))
+        query |= {"confirmed": "true" if confirmed else "", "invariant": invariant}
+        return self._answer(query | {"snapshot": "" if snapshot is None else f"{snapshot}"})
 
     def _answer(self, query: Mapping[str, str]) -> RemoteAnswer:
         """The answer to a question: the server's, or the one that it gave last."""
-        key = _query(dict(sorted(query.items())))
+        key = encoded(dict(sorted(query.items())))
         try:
             answer = self._json(f"/v1/best?{key}")
         except ServerAway as error:
@@ -177,13 +176,10 @@ class Client:
             How many.
         """
         count, after = 0, 0
-        names = ("operation", "dtype", "layout", "precision", "epilogue", "device", "regime")
         while after is not None:
             page = self.get("/v1/champions", operation=operation, device=device, limit=500, after=after)
             for row in page["champions"]:
-                self._answer(
-                    {name: row.get(name, "") for name in names} | {"dims": _dims(row["shape"].items())}
-                )
+                self._answer(question_of(row))
             count, after = count + len(page["champions"]), page["next"]
         return count
 
@@ -199,7 +195,7 @@ class Client:
             EnvironmentTrouble: What came is not what was sent, or names a place outside of the folder.
             InputError: The folder cannot be written.
         """
-        query = _query(question(problem) | {"device": device, "regime": regime, "format": form})
+        query = encoded(question(problem) | {"device": device, "regime": regime, "format": form})
         with self._open(f"/v1/export?{query}") as response:
             return _written(response.read(MOST_BYTES), response.headers, Path(folder))
 
@@ -295,11 +291,18 @@ def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
     return {"operation": operation, "dims": _dims(problem.shape), **words}
 
 
+def question_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem, device and regime of a row of a list as parameters of a query."""
+    names = ("operation", "dtype", "layout", "precision", "epilogue", "device", "regime")
+    return {name: row.get(name, "") for name in names} | {"dims": _dims(row["shape"].items())}
+
+
 def _dims(shape: Iterable[tuple[str, int]]) -> str:
     return ",".join(f"{name}={size}" for name, size in shape)
 
 
-def _query(values: Mapping[str, str]) -> str:
+def encoded(values: Mapping[str, str]) -> str:
+    """Parameters as the query of an address, without empty ones."""
     return urlencode({name: value for name, value in values.items() if value})
 
 

@@ -23,7 +23,7 @@ from tuner.night.plan import Complaints, Plan, document_of, plan_of
 from tuner.results.record import ProblemKey
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
-from tuner.service.pool import DevicePool, allowed_json, check_allowed, node
+from tuner.service.pool import allowed_json, check_allowed, node
 from tuner.service.records import After
 from tuner.service.responses import Follows, Json, Refusal, Serves, Submits, keys, root_of
 from tuner.service.state import Service
@@ -83,8 +83,8 @@ class NewJob(BaseModel):
 # --- submitted and cancelled ---------------------------
 
 
-def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple[JobRow, bool]:
-    """Checks a job and stores it. A job for a problem is a plan of that problem alone.
+def submit(service: Service, new: NewJob, submitter: str) -> tuple[JobRow, bool]:
+    """Checks a job, stores it, and has it started. A job for a problem is a plan of that problem alone.
 
     Returns:
         The job, or the equal one that is unfinished; and whether it is new.
@@ -94,18 +94,20 @@ def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple
     """
     if (new.problem is None) == (not new.plan):
         raise InputError("a job has a problem or a plan, got both or neither; give the one or the other")
-    deadline = _deadline(new.deadline) if new.deadline else ""
+    store, pool, deadline = service.store, service.pool, _deadline(new.deadline) if new.deadline else ""
     unfinished = [job for job in jobs.unfinished(store, node()) if job.submitter == submitter]
     if len(unfinished) >= MOST_OF_ONE:
         rule = f"there are up to {MOST_OF_ONE} unfinished jobs of one submitter"
         raise InputError(f"{rule}; wait until some have ended, or cancel some")
     text = new.plan if new.problem is None else problem_plan(store, new.problem, new)
     plan, asked = _plan(store, text)
-    spec = pool.spec(new.device or ("" if pool.cluster else plan.device))
+    spec = pool.spec(new.device or ("" if pool.cluster else plan.defaults.device))
     asked |= {"kind": "plan" if new.problem is None else "problem", "seconds": new.seconds or plan.seconds}
     same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
     columns = {"asked": asked, "node": node(), "submitter": submitter, "device": spec, "deadline": deadline}
-    return jobs.submit(store, same, new.priority, **columns)
+    stored = jobs.submit(store, same, new.priority, **columns)
+    service.wake()
+    return stored
 
 
 def _deadline(when: datetime) -> str:
@@ -181,13 +183,14 @@ def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) ->
     return files
 
 
-def cancel(store: Store, job_id: str) -> JobRow:
+def cancel(service: Service, job_id: str) -> JobRow:
     """Cancels a job: one that waits ends at once, one that runs keeps what it has measured.
 
     Raises:
         NothingFound: There is no such job.
         InputError: It has ended.
     """
+    store = service.store
     is_changed = job_of(store, job_id) and (
         jobs.change(store, job_id, [jobs.QUEUED], jobs.CANCELLED, "cancelled while it waited")
         or jobs.change(store, job_id, [jobs.RUNNING], jobs.STOPPING, "cancelled")
@@ -195,6 +198,7 @@ def cancel(store: Store, job_id: str) -> JobRow:
     job = job_of(store, job_id)
     if not is_changed and job.state != jobs.STOPPING:
         raise InputError(f"a job can be cancelled until it ends, job {job.id} is {job.state}")
+    service.wake()
     return job
 
 
@@ -244,24 +248,10 @@ def jobs_json(store: Store, *rows: JobRow) -> list[dict[str, Any]]:
 # --- routes --------------------------------------------
 
 
-def submitted(service: Service, job: NewJob, caller: Caller) -> tuple[JobRow, bool]:
-    """Checks and stores a job, and has it started."""
-    stored = submit(service.store, service.pool, job, caller.name)
-    service.wake()
-    return stored
-
-
-def cancelled(service: Service, job_id: str) -> JobRow:
-    """Cancels a job."""
-    job = cancel(service.store, job_id)
-    service.wake()
-    return job
-
-
 @router.post("/jobs", status_code=202, summary="Submits a job", responses={200: {"model": JobJson}})
 def submit_one(request: Request, response: Response, service: Serves, caller: Submits, job: NewJob) -> JobJson:
     """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
-    stored, new = submitted(service, job, caller)
+    stored, new = submit(service, job, caller.name)
     response.headers["location"] = f"{root_of(request)}/v1/jobs/{stored.id}"
     response.status_code = 202 if new else 200
     return jobs_json(service.store, stored)[0] | {"new": new}
@@ -284,7 +274,7 @@ def one(service: Serves, caller: Follows, job_id: str) -> JobJson:
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
 def cancel_one(service: Serves, caller: Submits, job_id: str) -> JobJson:
     """A job that waits ends at once, one that runs is interrupted in an orderly way."""
-    return jobs_json(service.store, cancelled(service, job_id))[0]
+    return jobs_json(service.store, cancel(service, job_id))[0]
 
 
 def _followed(service: Serves, caller: Follows, job_id: str) -> JobRow:

@@ -206,7 +206,7 @@ def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:
     limits: dict[str, float] = {}
     for operation, unit in LIMITS.items():
         wanted = Selection(operation=operation, device=device.name)
-        latest = listing.latest(view.store, wanted, 500, only=[Outcome.MEASURED.value])
+        latest = listing.latest(view.store, wanted, 500, outcome=Outcome.MEASURED)
         if latest and unit not in limits:
             limits[unit] = max(getattr(record, unit) for _, record in latest)
     path = tuned_folder() / slug(device.name) / "limits.toml"

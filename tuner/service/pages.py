@@ -26,6 +26,7 @@ from tuner.results.units import answer_speed, clock, duration
 from tuner.service import job_queue, page_values
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import AsQuery, Text
+from tuner.service.client import encoded, question_of
 from tuner.service.records import After, Selected, known_record
 from tuner.service.responses import Reads, Serves, Submits, checked, described, root_of
 from tuner.service.snapshots import json_bytes
@@ -75,11 +76,7 @@ def problem_words(row: Mapping[str, Any]) -> str:
 def question_query(row: Mapping[str, Any]) -> str:
     """The problem and the device of a row as the query of a link."""
     device = row["device"]
-    names = ("operation", "dtype", "layout", "precision", "epilogue", "regime")
-    values = {name: row.get(name, "") for name in names}
-    values["dims"] = ",".join(f"{name}={size}" for name, size in row["shape"].items())
-    values["device"] = device["name"] if isinstance(device, Mapping) else device
-    return urlencode({name: value for name, value in values.items() if value})
+    return encoded(question_of(row) | {"device": device["name"] if isinstance(device, Mapping) else device})
 
 
 #: Name in templates -> filter.
@@ -309,7 +306,7 @@ def submit(page: SubmitPage, form: Annotated[JobForm, Form()]) -> Response:
     try:
         problem = None if form.plan else {"problem": form.problem}
         new = job_queue.NewJob.model_validate(vars(form) | {"problem": problem})
-        job, _ = job_queue.submitted(page.service, new, page.caller)
+        job, _ = job_queue.submit(page.service, new, page.caller.name)
     except (TunerError, ValidationError) as error:
         status, detail = described(error)
         return _jobs(page, form, refused=detail["message"], status=status)
@@ -332,4 +329,4 @@ def one(page: ReadPage, job_id: str) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 def cancel(page: SubmitPage, job_id: str) -> Response:
     """Cancels a job from a form."""
-    return page.lead(f"/jobs/{job_queue.cancelled(page.service, job_id).id}")
+    return page.lead(f"/jobs/{job_queue.cancel(page.service, job_id).id}")

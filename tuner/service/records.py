@@ -135,8 +135,7 @@ def records(
     before: After = 0, limit: Limit = 50,
 ) -> Annotated[Json, keys(records="array", next="integer or null")]:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
-    only = [chosen.value for chosen in (role, outcome) if chosen is not None]
-    latest = listing.latest(view.store, wanted, limit + 1, before=before, only=only)
+    latest = listing.latest(view.store, wanted, limit + 1, before=before, role=role, outcome=outcome)
     gone = retracting.retracted(view.store, [record.id for _, record in latest])
     page = [listing.record_json(record, gone.get(record.id)) for _, record in latest[:limit]]
     return {"records": page, "next": latest[limit - 1][0] if len(latest) > limit else None}

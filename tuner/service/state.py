@@ -163,19 +163,9 @@ class Service:
             settings.check(has_tokens=not registry.is_open)
             cache = SnapshotCache(store, settings.db, pool.naming)
             supervisor = JobSupervisor(store, settings.db, pool) if settings.jobs else None
-            for loop in filter(None, (supervisor, _Watch(registry, cache))):
+            effect = "the last snapshot and the tokens known go on counting"
+            watcher = Watcher(effect, LOOK_EVERY_S, registry.refresh, cache.refresh)
+            for loop in filter(None, (supervisor, watcher)):
                 loop.start()
                 stack.callback(loop.close)
             yield cls(settings, store, cache, registry, pool, supervisor)
-
-
-class _Watch(Watcher):
-    """Looks for new tokens and for changes of what answers rest on."""
-
-    def __init__(self, registry: TokenRegistry, cache: SnapshotCache) -> None:
-        super().__init__("the last snapshot and the tokens known go on counting", LOOK_EVERY_S)
-        self._registry, self._cache = registry, cache
-
-    def look(self) -> None:
-        self._registry.refresh()
-        self._cache.refresh()

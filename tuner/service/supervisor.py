@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,21 +55,18 @@ class Watcher(threading.Thread):
         closing: What it holds until it ends.
     """
 
-    def __init__(self, effect: str, every_s: float) -> None:
+    def __init__(self, effect: str, every_s: float, *looks: Callable[[], None]) -> None:
         """Prepares the thread.
 
         Args:
             effect: What a trouble means, for the log.
             every_s: Seconds between two looks.
+            looks: What is done each time.
         """
         super().__init__(name=effect, daemon=True)
         self.closing = contextlib.ExitStack()
-        self._effect, self._every_s = effect, every_s
+        self._effect, self._every_s, self._looks = effect, every_s, looks
         self._woken, self._ended = threading.Event(), threading.Event()
-
-    def look(self) -> None:
-        """What is done each time."""
-        raise NotImplementedError
 
     def wake(self) -> None:
         """Looks at once."""
@@ -87,7 +84,8 @@ class Watcher(threading.Thread):
         with self.closing:
             while not self._ended.is_set():
                 try:
-                    self.look()
+                    for look in self._looks:
+                        look()
                     complaint = ""
                 except Exception as error:  # without this thread, what it keeps would stay as it is for good
                     if str(error) != complaint:
@@ -241,7 +239,7 @@ class JobSupervisor(Watcher):
             url: Its URL, for the processes.
             pool: The devices of this node.
         """
-        super().__init__("jobs wait", LOOK_EVERY_S)
+        super().__init__("jobs wait", LOOK_EVERY_S, self.look)
         self._store, self._url, self._pool = store, url, pool
         self._folder = cache_root() / "service" / "jobs"
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -170,21 +170,14 @@ class TokenRegistry:
         return next((Caller(name, frozenset(token.scopes.split(","))) for token in valid), None)
 
     def refresh(self) -> None:
-        """Reads the tokens again, so that new ones count and revoked ones do not.
+        """Reads the tokens again, so that new ones count and revoked ones do not; stores when they were used.
 
         Raises:
             StoreTrouble: The database cannot be used; the tokens known before go on counting.
         """
         self._tokens = tokens(self._store)
-        if time.monotonic() - self._noted_s > NOTE_EVERY_S:
-            self.note_use()
-
-    def note_use(self) -> None:
-        """Stores when tokens were last used.
-
-        Raises:
-            StoreTrouble: The database cannot be written.
-        """
+        if time.monotonic() - self._noted_s < NOTE_EVERY_S:
+            return
         self._noted_s = time.monotonic()
         times, self._used = self._used, {}
         if times:

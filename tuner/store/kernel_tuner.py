@@ -5,16 +5,15 @@ import gzip
 import json
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
@@ -36,22 +35,6 @@ IMPORTED = "imported configs of"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
 #: Time of measurement for configs without one.
 _UNKNOWN = datetime.fromtimestamp(0, UTC)
-
-
-class Row(NamedTuple):
-    """One config of a cache.
-
-    Attributes:
-        kernel: Name of its kernel.
-        config: The config.
-        measurement: Its recorded measurement.
-        measured_at: Time as Kernel Tuner wrote it; empty if it did not.
-    """
-
-    kernel: str
-    config: Config
-    measurement: Measurement
-    measured_at: str = ""
 
 
 def text_of(path: Path) -> str:
@@ -91,18 +74,6 @@ def cache_of(text: str, path: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def rows_of(cache: Mapping[str, Any]) -> list[Row]:
-    """The configs of a Kernel Tuner cache."""
-    kernel = str(cache.get("kernel_name", "")) or "kernel"
-    return [
-        Row(
-            kernel, Config({name: entry[name] for name in cache["tune_params_keys"]}),
-            _kernel_tuner_measurement(entry), str(entry.get("timestamp", "")),
-        )
-        for entry in cache["cache"].values()
-    ]  # fmt: skip
-
-
 def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
     stages = {
         ours: float(entry[theirs]) / 1e3
@@ -137,39 +108,33 @@ def records_of(
     cache = cache_of(text_of(path), path)
     if cache is None:
         raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
-    rows, device = rows_of(cache), device or str(cache.get("device_name", ""))
+    device, named = device or str(cache.get("device_name", "")), str(cache.get("kernel_name", "")) or "kernel"
     if not device:
         raise InputError(f"a record needs its device, and {path} names none; name it with --device")
-    problem, work = _problem(cache, rows), {"flops": 0.0, "bytes": 0.0}
-    source_hash = origin = ""
+    kernel, source_hash, origin = kernel or named, "", ""
+    problem, work = _problem(cache, named), {"flops": 0.0, "bytes": 0.0}
     if declared is not None:
         problem, work = ProblemKey.of(declared[1]), asdict(declared[1].work)
         kernel, source_hash = declared[0].name, declared[0].source_hash
         origin = str(declared[1].operation.origin or "")
-    for row in rows:
-        name = kernel or row.kernel
+    for entry in cache["cache"].values():
+        config = {name: entry[name] for name in cache["tune_params_keys"]}
+        measured, when = _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))
+        facts = (  # they make an id that is the same whenever the file is read
+            problem.operation, problem.shape, problem.arithmetic, problem.layout, device, regime, kernel,
+            config, measured.outcome.value, measured.samples_s, when,
+        )  # fmt: skip
         yield Record(
-            problem, DeviceInfo(device, "cuda"), regime, Role.TRIAL, name, dict(row.config), source_hash,
-            row.measurement, work, {"measured_by": "Kernel Tuner"}, f"Kernel Tuner {problem}", origin=origin,
-            id=_id(problem, device, regime, name, row), measured_at=_when(row.measured_at),
+            problem, DeviceInfo(device, "cuda"), regime, Role.TRIAL, kernel, config, source_hash, measured,
+            work, {"measured_by": "Kernel Tuner"}, f"Kernel Tuner {problem}", origin=origin,
+            id=str(uuid.uuid5(_NAMESPACE, json.dumps(facts))), measured_at=_when(when),
         )  # fmt: skip
 
 
-def _problem(data: Mapping[str, Any], rows: Sequence[Row]) -> ProblemKey:
+def _problem(data: Mapping[str, Any], name: str) -> ProblemKey:
     size = data.get("problem_size", ())
     sizes = [int(one) for one in (size if isinstance(size, list) else [size]) if isinstance(one, int | float)]
-    name = rows[0].kernel if rows else ""
     return ProblemKey(name, tuple(zip(AXES, sizes, strict=False)), "", "")
-
-
-def _id(problem: ProblemKey, device: str, regime: str, kernel: str, row: Row) -> str:
-    """An id that is the same whenever the file is read."""
-    measured = row.measurement
-    facts = (
-        problem.operation, problem.shape, problem.arithmetic, problem.layout, device, regime, kernel,
-        dict(row.config), measured.outcome.value, measured.samples_s, row.measured_at,
-    )  # fmt: skip
-    return str(uuid.uuid5(_NAMESPACE, json.dumps(facts)))
 
 
 def _when(text: str) -> str:

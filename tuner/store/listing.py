@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,8 +120,9 @@ def everything(store: Reader, wanted: Selection | None = None, *, retracted: boo
 
 
 def latest(
-    store: Reader, wanted: Selection, limit: int, *, before: int = 0, only: Sequence[str] = ()
-) -> list[tuple[int, Record]]:
+    store: Reader, wanted: Selection, limit: int, *, before: int = 0, role: Role | None = None,
+    outcome: Outcome | None = None,
+) -> list[tuple[int, Record]]:  # fmt: skip
     """The records stored last with their numbers, newest first; those taken back, too.
 
     Args:
@@ -129,12 +130,11 @@ def latest(
         wanted: Which records.
         limit: How many.
         before: Only numbers before this one; 0 for the latest.
-        only: Roles and outcomes; any if empty.
+        role: Only of this role.
+        outcome: Only of this outcome.
     """
     of, fits = tables.records.c, wanted.conditions(tables.records)
-    for column, names in ((of.role, set(Role)), (of.outcome, set(Outcome))):
-        chosen = [name for name in only if name in names]
-        fits += [column.in_(chosen)] if chosen else []
+    fits += rows.fits(tables.records, role=role, outcome=outcome)
     fits += [of.number < before] if before else []
     page = sa.select(of.number, of.data).where(*fits).order_by(of.number.desc()).limit(limit)
     return [(row.number, row.data) for row in store.rows(page)]

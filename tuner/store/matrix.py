@@ -5,7 +5,7 @@ They do not read full records: a row has what ranking needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,9 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Subject, latest_hash
 from tuner.store import rows, tables
-
-if TYPE_CHECKING:
-    from tuner.store.reading import Reader
+from tuner.store.reading import Reader
 
 #: Outcomes whose times count. Pruned configs were timed, too, and are slow.
 TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
@@ -43,20 +41,6 @@ class ConfigTime(NamedTuple):
     role: str
     time_s: float
     measured_at: str
-
-
-class Crowned(NamedTuple):
-    """A champion as ranking needs it.
-
-    Attributes:
-        record: The champion's time.
-        speedup: The library's time over the champion's; 0 without a library.
-        crowned_at: ISO 8601, UTC.
-    """
-
-    record: ConfigTime
-    speedup: float
-    crowned_at: str
 
 
 def stamp(store: Reader) -> tuple[int, ...]:
@@ -103,8 +87,11 @@ def fastest(store: Reader, query: Subject, rows_at_most: int) -> list[list[Confi
         ]
 
 
-def crowned(store: Reader, query: Subject) -> list[Crowned]:
-    """Returns the champion that answers for every problem of an operation on every device of a kind."""
+def crowned(store: Reader, query: Subject) -> list[tuple[ConfigTime, tuple[str, float]]]:
+    """Returns the champion that answers for every problem of an operation on every device of a kind.
+
+    Beside its time stand when it was crowned, and the library's time over its own; 0 without a library.
+    """
     champion, record = tables.champions.c, tables.records.c
     of_record = record.kernel, record.config, record.role, record.time_s, record.measured_at
     wanted = (
@@ -119,7 +106,7 @@ def crowned(store: Reader, query: Subject) -> list[Crowned]:
     with store.reading() as connection:
         names = _Names(connection, query)
         last = {(row.problem, row.device): row for row in connection.execute(wanted)}
-        return [Crowned(names.row(*row[:7]), row.speedup, row.crowned_at) for row in last.values()]
+        return [(names.row(*row[:7]), (row.crowned_at, row.speedup)) for row in last.values()]
 
 
 def _these(query: Subject) -> tuple[Any, ...]:

@@ -17,9 +17,9 @@ from sqlalchemy.engine import URL, make_url
 
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.extras import remedy
-from tuner.results.record import new_id, utc_now
+from tuner.results.record import new_id
 from tuner.store import tables
-from tuner.store.tables import SCHEMA, schema_history
+from tuner.store.tables import SCHEMA
 from tuner.version import __version__
 
 _DAMAGED = "save what is readable with `tuner records check --rescue NEW.db`"
@@ -318,15 +318,9 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             # Another process may have done so since; none can during this transaction.
             if not schema_of(connection, where):
-                _make(connection)
-
-
-def _make(connection: sa.Connection) -> None:
-    tables.METADATA.create_all(connection)
-    connection.execute(tables.identity.insert().values(id=new_id()))
-    connection.execute(tables.version.insert().values(version_num=SCHEMA))
-    row = {"version": SCHEMA, "tuner_version": __version__, "migrated_at": utc_now()}
-    connection.execute(schema_history.insert().values(**row))
+                tables.METADATA.create_all(connection)
+                connection.execute(tables.identity.insert().values(id=new_id()))
+                connection.execute(tables.version.insert().values(version_num=SCHEMA))
 
 
 def identity(engine: sa.Engine, where: str) -> str:

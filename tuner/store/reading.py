@@ -148,13 +148,13 @@ class Reader:
         return next(iter(self.read(sa.select(tables.records.c.data).where(*named))), None)
 
     def records(
-        self, *, study: str | None = None, session: str | None = None, problem: ProblemKey | None = None,
+        self, *, study: str | None = None, problem: ProblemKey | None = None,
         device: DeviceInfo | str | None = None, role: Role | None = None, regime: str | None = None,
     ) -> list[Record]:  # fmt: skip
         """Returns records that match all arguments and were not retracted, in order of measurement."""
         of = tables.records.c
-        named = {"study": study, "session": session, "problem": problem, "device": device}
-        fitting = rows.fits(tables.records, **named, role=role, regime=regime)
+        place = {"problem": problem, "device": device, "regime": regime}
+        fitting = rows.fits(tables.records, **place, study=study, role=role)
         wanted = sa.select(of.data).where(rows.stands(), *fitting)
         return self.read(wanted.order_by(of.measured_at, of.id))
 

@@ -137,7 +137,7 @@ def rank_in_time(when: Any) -> Any:
 def fits(table: sa.Table, **wanted: Any) -> list[Any]:
     """Conditions for rows of a table, by column; any value fits if None or nothing is wanted.
 
-    What a row refers to is told by ``problem``, ``device``, ``operation``, ``study``, ``session``, ``shape``,
+    What a row refers to is told by ``problem``, ``device``, ``operation``, ``study``, ``shape``,
     which are sizes, and ``kernels``, which are names with source hashes.
     """
     of, conditions = table.c, list[Any]()
@@ -150,8 +150,8 @@ def fits(table: sa.Table, **wanted: Any) -> list[Any]:
             conditions.append(of.device.in_(devices_like(value)))
         elif name == "kernels":
             conditions.append(of.kernel.in_(kernels_like(value)))
-        elif name in ("study", "session"):
-            conditions.append(of.run.in_(sa.select(tables.runs.c.number).where(tables.runs.c[name] == value)))
+        elif name == "study":
+            conditions.append(of.run.in_(sa.select(tables.runs.c.number).where(tables.runs.c.study == value)))
         elif name == "operation" and name not in of:
             problem = tables.problems.c
             conditions.append(of.problem.in_(sa.select(problem.number).where(problem.operation == value)))

@@ -118,11 +118,6 @@ identity = Table("tuner_identity", METADATA, Column("id", _UUID, primary_key=Tru
 
 version = Table("tile_tuner_version", METADATA, Column("version_num", Text, primary_key=True))
 
-schema_history = Table(
-    "tuner_schema_history", METADATA, Column("version", Text, primary_key=True),
-    *_texts("tuner_version", "migrated_at"),
-)  # fmt: skip
-
 # --- what records share --------------------------------
 
 #: Columns of a problem; its precision and epilogue stand behind the dtype.

@@ -9,16 +9,12 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from tuner.results.record import Wanted, utc_now
-from tuner.store import rows, tables
-
-if TYPE_CHECKING:
-    from tuner.store import Store
-    from tuner.store.reading import Reader
+from tuner.store import Store, rows, tables
+from tuner.store.reading import Reader
 
 #: A model unpacks to at most so many bytes: a damaged row must not fill the memory.
 MOST_BYTES = 1 << 24

@@ -44,15 +44,13 @@ class TrialPolicy:
         in_order: True if all that was proposed at once is compiled before any of it is timed, in the order
             proposed. Else what is compiled first is timed first.
         at_a_time: Candidates that a device is sent at a time.
-        once: True if each is sent once: what crashes is not tried again, and what has another's machine code
-            is timed, too.
-        recorded: False if results are not stored as records.
+        recorded: False if results are not stored as records. Each is sent once then: what crashes is not tried
+            again, and what has another's machine code is timed, too.
     """
 
     prunes_spills = False
     in_order = False
     at_a_time = 1
-    once = False
     recorded = True
 
     def __init__(self, kernels: Iterable[Kernel], waiting: Sequence[Candidate] = ()) -> None:
@@ -304,7 +302,7 @@ class Loop:
             self._compiled.extendleft(reversed(sent))
             sent.clear()
         lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
-        if lost and not (trial.crashes or self._policy.once):
+        if lost and self._policy.recorded and not trial.crashes:
             # It may be innocent: others may have killed the worker, or hold the memory. The second time it is
             # to blame.
             trial.crashes += 1
@@ -313,7 +311,7 @@ class Loop:
         if measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.code.compiled)
         is_sound = measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE)
-        if is_sound and not self._policy.once:
+        if is_sound and self._policy.recorded:
             self._twins[_code_key(trial.code)] = measurement
         for stage in ("load", "verify", "time", "bits", "power"):
             self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))

@@ -44,6 +44,8 @@ RUNG_CONFIGS, RUNG_SHARE = range(33, 513), 1 / 3
 RUNG_AHEAD, RUNG_KEPT = 8, 1 / 8
 #: Seconds that arrays and reference have, and the library's time, however short a study is.
 LEAST_OPENING_S = 3.0
+#: What the search is told of a candidate: its outcome, its time, and the objectives after that.
+_Result = tuple[Candidate, Outcome, float | None, tuple[float, ...]]
 
 
 class SearchPolicy(TrialPolicy):
@@ -77,7 +79,7 @@ class SearchPolicy(TrialPolicy):
         self._search, self._most, self._drops = search, trials, drops
         self._thread = None if inline else ThreadPoolExecutor(1, "search")
         self._asked: Future[list[Candidate]] | None = None
-        self._results: list[tuple[Candidate, Outcome, float | None, tuple[float, ...]]] = []
+        self._results: list[_Result] = []
         self._dropped: list[str] = []
         self._count, self._exhausted = 0, False
         self._drop()
@@ -103,10 +105,7 @@ class SearchPolicy(TrialPolicy):
         self._exhausted = self._exhausted or (len(candidates) < self._count and not self._results)
         return candidates
 
-    def _step(
-        self, results: Sequence[tuple[Candidate, Outcome, float | None, tuple[float, ...]]],
-        dropped: Sequence[str], count: int,
-    ) -> list[Candidate]:  # fmt: skip
+    def _step(self, results: Sequence[_Result], dropped: Sequence[str], count: int) -> list[Candidate]:
         """Tells the search what came of its configs, then asks for some."""
         begun_s = time.perf_counter()
         for result in results:
@@ -182,7 +181,7 @@ class FirstRung(TrialPolicy):
         observations: What came of the configs.
     """
 
-    prunes_spills, once, recorded = True, True, False
+    prunes_spills, recorded = True, False
     at_a_time = RUNG_AHEAD
 
     def __init__(self, kernels: Sequence[Kernel], spaces: Mapping[str, Space], seed: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from fixtures.commands import Told, told
 from fixtures.fake_device import BOARD, TOY, write_device
 from fixtures.fake_gpu import H200
+from fixtures.records import record, square
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.folders import configs_folder
@@ -16,7 +17,7 @@ from tuner.declare.space import Config
 from tuner.errors import PlanError, UnknownName
 from tuner.report.ladder import declared_config
 from tuner.report.ladder_plan import ladder_of, read_ladder_plan
-from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
+from tuner.report.ladder_result import DeviceLimits, Ladder, Rung
 from tuner.results.measurement import Error, Measurement, Outcome
 
 CATALOGUE = builtin()
@@ -117,7 +118,7 @@ def climbed(*times_s: float) -> Ladder:
         found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
         kernel = plan.kernel(step.kernel)
         ladder.rungs.append(Rung(section, step, kernel, kernel.default_config() or Config(), found))
-    ladder.libraries[asked] = Library("cuBLAS", measured(2e-3, 2e-3, 2e-3))
+    ladder.libraries[asked] = record(square(1000), kernel="cuBLAS", measurement=measured(2e-3, 2e-3, 2e-3))
     return ladder
 
 

@@ -43,7 +43,7 @@ def configs(store: Store) -> list[object]:
     kernels = [row for rows in matrix.fastest(store, GEMM, 100) for row in rows if row.role != "baseline"]
     return [
         reigning(store).record.config, store.champions()[-1].record.config, best.config if best else None,
-        json.loads(matrix.crowned(store, GEMM)[-1].record.config), json.loads(kernels[0].config),
+        json.loads(matrix.crowned(store, GEMM)[-1][0].config), json.loads(kernels[0].config),
     ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_a_clock_that_stood_ahead_holds_no_champion_for_years(store: Store, tmp_
     assert {each.record.problem.dims["m"]: each.record.config for each in store.champions()} == {
         32: HONEST, 64: BOGUS,
     }  # fmt: skip
-    answering = [json.loads(crowned.record.config)["BM"] for crowned in matrix.crowned(store, GEMM)]
+    answering = [json.loads(time.config)["BM"] for time, _ in matrix.crowned(store, GEMM)]
     assert sorted(answering) == [7, 64]
     assert store.champion(square(32), BOARD, "cold") is not None, "it answers where there is no other"
     found = retracting.ahead(store)

@@ -187,8 +187,8 @@ def tile_of(store: Store, **asked: bool) -> int:
     tile = int(found.record.config["BM"])
     if not asked:
         query = Subject("gemm", "float32", "cuda", "cold")
-        (row,) = matrix.crowned(store, query)
-        assert json.loads(row.record.config) == {"BM": tile}
+        ((time, _),) = matrix.crowned(store, query)
+        assert json.loads(time.config) == {"BM": tile}
         (listed,) = store.champions("gemm")
         assert listed.record.config == {"BM": tile}
         assert answer(store, PROBLEM, BOARD).config == {"BM": tile}
