@@ -17,9 +17,10 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(scope="module", autouse=True)
 def pytorch() -> None:
     """Loaded where these tests run: it takes seconds."""
-    global torch, nn, tuned
+    global torch, nn, tuned, blocks, operators
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import tuner.torch as tuned
+    from tuner.torch import blocks, operators
 
     nn = torch.nn
 
@@ -85,7 +86,7 @@ def test_later_calls_of_an_eager_program_are_right_without_python(
             with torch.cuda.stream(stream):
                 product()
                 with monkeypatch.context() as patched:
-                    patched.setattr(tuned, "tuned_product", None)
+                    patched.setattr(operators, "tuned_product", None)
                     product()
 
 
@@ -104,7 +105,7 @@ def test_compiled_inference_has_the_activation_in_the_kernel() -> None:
         crowned("gemm", {"m": 512, "n": 1024, "k": 512}, epilogue=epilogue, **champion)
     net, x = nn.Sequential(nn.Linear(512, 1024), nn.GELU()).cuda().bfloat16(), torch.randn(2, 256, 512).cuda()
     for mode in ("default", "reduce-overhead"):
-        with torch.no_grad(), tuned._collected() as collected:
+        with torch.no_grad(), blocks.collected() as collected:
             inside = tuned.use()(lambda x: net(x))
             run = torch.compile(inside, mode=mode, fullgraph=True, dynamic=False)
             for _ in range(3):

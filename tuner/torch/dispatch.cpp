@@ -40,10 +40,14 @@ struct Launch {
   uint64_t program;  // as tuner/devices/cuda/native.py lays it out
 };
 
+// What runs while a graph is captured, as eager.py has it: the same, PyTorch's own, or what Python says. Where it is
+// not the same, PyTorch's own is as good for products with gradients.
+enum { SAME, PYTORCHS, PYTHONS };
+
 struct Way {
   int64_t epoch;                 // it is old where this is
   bool runs_kernel;              // else PyTorch's own product
-  bool unless_captured;          // while a graph is captured the other runs
+  int64_t captured;
   int64_t* calls;                // to be counted, if any
   std::vector<int> places;       // of the kernel's tensors among those of the call; the result is behind them
   Words shape;                   // of the result
@@ -146,15 +150,16 @@ By run(Call& call, Tensor& result) {
   // What runs while a graph is captured tells nothing of what runs elsewhere.
   if (found == ways.end() || found->second.epoch != *expired + *policies) return python(!is_captured(current()));
   Way& way = found->second;
-  if (way.runs_kernel && call.has_gradients && at::GradMode::is_enabled()) return python(false);  // which knows them
-  if (!way.runs_kernel && !way.unless_captured) {
+  bool learns = call.has_gradients && at::GradMode::is_enabled();
+  if (learns && way.runs_kernel && way.captured == SAME) return python(false);  // which knows gradients of kernels
+  bool is_own = learns || !way.runs_kernel;
+  if (is_own && way.captured != PYTHONS) {
     if (way.calls) ++*way.calls;
     return By::PYTORCH;
   }
   void* stream = current();
-  bool changes = way.unless_captured && is_captured(stream);
-  if (changes && !way.runs_kernel) return python(false);  // to a kernel that runs in graphs alone
-  if (changes || !way.runs_kernel) return By::PYTORCH;
+  if (way.captured != SAME && is_captured(stream)) return way.captured == PYTHONS ? python(false) : By::PYTORCH;
+  if (is_own) return By::PYTORCH;
   if (guarded.getDevice() != device && has_streams) return python(false);
   if (call.out && call.overlaps()) return python(false);
   for (Launch& launch : way.launches) {
@@ -249,7 +254,7 @@ void tuner_keep(const int64_t* words, int64_t count) {
   if (ways.size() >= 4096) ways.clear();
   Way& way = ways[asked];
   if (way.epoch != words[1]) way.launches.clear();
-  way.epoch = words[1], way.runs_kernel = words[2], way.unless_captured = words[3];
+  way.epoch = words[1], way.runs_kernel = words[2], way.captured = words[3];
   way.calls = reinterpret_cast<int64_t*>(words[4]);
   way.places.assign(places, shape), way.shape.assign(shape, words + count);
   if (way.runs_kernel) way.launches.push_back({words[5], static_cast<uint64_t>(words[6])});

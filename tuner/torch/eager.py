@@ -36,6 +36,8 @@ HELD = array("q", [0])
 COMPILE_S, LONGEST = 300, 400
 #: Handle of a stream that is another one in each thread: `cudaStreamPerThread`.
 STREAM_OF_A_THREAD = 2
+#: What runs while a graph is captured: the same, PyTorch's own product, or what Python says.
+SAME, PYTORCHS, PYTHONS = range(3)
 _FLAGS = ("-shared", "-fPIC", "-std=c++20", "-O2")
 #: Counters that native code adds to: they stay where they are.
 _COUNTED: list[array[int]] = []
@@ -120,16 +122,15 @@ def keep(
     if len(queued) > 1 or stream == STREAM_OF_A_THREAD or (run and not apart):
         return
     program = run.again() if run else None
-    if run and program is None:
-        return
     if program:
         weakref.finalize(run, _drop, native, program).atexit = False
     if decision is not None and decision.is_miss:
         _COUNTED.append(DEMAND.count(decision.problem, decision.device, decision.answer).hits)
     calls = _COUNTED[-1].buffer_info()[0] if decision is not None and decision.is_miss else 0
-    differs = decision is not None and decision.in_graphs is not None
+    only_eager = decision is not None and (decision.in_graphs is False or (run and decision.kernel is None))
+    captured = PYTHONS if decision is not None and decision.in_graphs else PYTORCHS if only_eager else SAME
     launch = stream, program.program if program else 0
-    words = *held, run is not None, differs, calls, *launch, len(addresses), *map(starts.index, addresses)
+    words = *held, run is not None, captured, calls, *launch, len(addresses), *map(starts.index, addresses)
     words = *words, *result.shape
     native.tuner_keep((ctypes.c_int64 * len(words))(*words), ctypes.c_int64(len(words)))
 

@@ -9,6 +9,7 @@ import pytest
 PROGRAM = """
 import ctypes, gc, threading
 import numpy, torch, tuner, tuner.torch as tuned
+from tuner.torch import operators
 from tuner.devices.cuda import native
 
 WORD = ctypes.c_uint64
@@ -48,7 +49,7 @@ def product(a, b, out=None, bias=None, **how):
             note(runs[tuple(a.shape)], 0, tuple(addresses))
     return result
 
-tuned.KERNELS_ON, tuned.tuned_product, kernels = {"cpu"}, product, True
+operators.KERNELS_ON, operators.tuned_product, kernels = {"cpu"}, product, True
 a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
 
 def check(a, b, bias, launches, asked, **how):
@@ -88,6 +89,23 @@ with tuned.use():
         check(a.repeat(2, 1), weight, bias, 0, asked).sum().backward()
         torch.testing.assert_close(weight.grad, 2 * a.sum(0)[:, None].expand(4, 5))
 check(a, b, bias, 0, 0)
+""",
+    "PyTorch's own product learns where it is as good as what is launched": """
+from types import SimpleNamespace
+from tuner.torch import blocks
+
+blocks.decision_of = lambda *of: decision
+decision = SimpleNamespace(in_graphs=False, kernel="its own", is_miss=False)
+weight = b.clone().requires_grad_()
+with tuned.use():
+    check(a, b, bias, 0, 1)
+    check(a, b, bias, 1, 0)
+    check(a, weight, bias, 0, 0).sum().backward()
+    torch.testing.assert_close(weight.grad, a.sum(0)[:, None].expand(4, 5))
+    decision = SimpleNamespace(in_graphs=None, kernel=None, is_miss=False)  # the library, by a call of its own
+    a, weight = a.repeat(2, 1), b.clone().requires_grad_()
+    check(a, b, bias, 0, 1)
+    check(a, weight, bias, 0, 0).sum().backward()
 """,
     "what is out of the ordinary goes to Python": """
 weight = b.clone().requires_grad_()

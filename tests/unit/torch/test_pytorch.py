@@ -20,9 +20,10 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(scope="module", autouse=True)
 def pytorch() -> None:
     """Loaded by the process that runs these tests, not by all that collect them: it takes seconds."""
-    global torch, nn, functional, tuned
+    global torch, nn, functional, tuned, inductor, operators
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import tuner.torch as tuned
+    from tuner.torch import inductor, operators
 
     nn, functional = torch.nn, torch.nn.functional
     tuned.eager.library = lambda device: None  # test_eager.py has programs with the native part
@@ -42,12 +43,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         a, b = a.detach(), b.detach()
         result = torch.from_numpy(a.numpy() @ b.numpy()) if a.dtype != torch.bfloat16 else a @ b
         result = result if bias is None else result + bias
-        result = tuned.ACTIVATIONS[activation](result) if activation else result
+        result = inductor.ACTIVATIONS[activation](result) if activation else result
         return result if out is None else out.copy_(result)
 
     tuner.clear_caches()
-    monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
-    monkeypatch.setattr(tuned, "tuned_product", product)
+    monkeypatch.setattr(operators, "KERNELS_ON", {"cpu"})
+    monkeypatch.setattr(operators, "tuned_product", product)
     return calls
 
 
@@ -181,7 +182,7 @@ def test_rows_in_groups_and_stacks_that_repeat_matrices_are_replaced_with_gradie
             grouped = tuned.grouped if torch.compiler.is_compiling() else torch._grouped_mm
             return grouped(x, weights.mT, ends) @ weights[:, None]
 
-    monkeypatch.setattr(tuned, "tuned_groups", noted)
+    monkeypatch.setattr(operators, "tuned_groups", noted)
     net, ends = Experts(), torch.tensor([3, 3, 9, 16], dtype=torch.int32)
     kind = {"dtype": torch.bfloat16, "requires_grad": True}
     x, weights = torch.randn(16, 64, **kind), torch.randn(4, 32, 64, **kind)
@@ -214,7 +215,7 @@ def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
     def compiled(x: Any, weight: Any, *more: Any) -> Any:
         return tuned.scaled_product(x, weight.t(), *more, torch.float32, "")
 
-    monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
+    monkeypatch.setattr(operators, "KERNELS_ON", {"cpu"})
     x, weight = (torch.randn(shape, 256).to(torch.float8_e4m3fn) for shape in (16, 32))
     of_a, of_b, bias = torch.rand(16, 2), torch.rand(2, 1), torch.rand(32)
     wide = of_a.repeat_interleave(128, 1), of_b.repeat_interleave(128, 0)
