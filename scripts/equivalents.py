@@ -31,6 +31,7 @@ HEAD = """# Older source hashes of each kernel and the hash that took their plac
 # Each pair is proven for published and drawn configs: the same launch, and the same tokens, as the preprocessor
 # leaves them, or the same machine code. One pair is of a mended fault: emulated's 89b86ff135deba7d read past
 # edges. Nine configs took 0.987 to 1.003 of its time, 0.996 in the mean, in turn on an H200 (2026-11-28).
+# Two are of cuBLASLt's kernels: the same functions of it have the same arguments, from native code.
 """
 #: Architectures that drawn configs of CUDA kernels are compiled for: that of the published results.
 ARCHITECTURE = "sm_90a"

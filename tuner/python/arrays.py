@@ -200,6 +200,9 @@ class Family:
         """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
         return False
 
+    def begin_library(self, device: str) -> None:
+        """Loads what the library's first product may be captured with."""
+
     def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """The library's product of two arrays with what is behind it; see `finish`."""
         return self.finish(self.matmul(a, b, None), epilogue, given)
@@ -438,6 +441,11 @@ class TorchFamily(GpuFamily):
         else:
             return super().grouped(a, b, offsets, out)
         return result if out is None else out.copy_(result)
+
+    def begin_library(self, device: str) -> None:
+        """Makes PyTorch's handle of cuBLAS, which cannot be made during a capture."""
+        with self.xp.cuda.device(device):
+            self.xp.cuda.current_blas_handle()
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""

@@ -9,6 +9,7 @@ policy or the records change.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
 from concurrent.futures import wait
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 from tuner.declare.epilogue import BY_BLOCK, BY_LINE, FLOAT8_DTYPES, SCALE_BLOCK
 from tuner.declare.kernel import render
 from tuner.declare.launch import Packing
+from tuner.devices.protocol import LaunchFailed
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.stale import builtin_now
 from tuner.python import decisions, misses
@@ -86,12 +88,24 @@ def kernel_call(request: CallRequest, decision: Decision) -> Prepared:
 
 
 def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
-    """A call of the library.
+    """A call of the library; of what is as good where the device would wait for PyTorch's calls.
 
     Args:
         request: What is asked for.
         decision: What the records say, where it is a problem.
     """
+    library = _call_of_family(request, decision)
+    cheapest = decisions.cheapest_call(request, decision) if decision is not None else None
+    if decision is not None and cheapest is not None:
+        kernel, config = cheapest
+        with contextlib.suppress(LaunchFailed):
+            call = kernel_call(request, replace(decision, kernel=kernel, config=config))
+            return _in_graphs(request, library, call)
+    return library
+
+
+def _call_of_family(request: CallRequest, decision: Decision | None) -> Prepared:
+    """A call of the product of the arrays' own library."""
     family = request.family
     if request.operands_dtype in FLOAT8_DTYPES:
         return _of_eights(request, decision)
@@ -355,6 +369,7 @@ def _stacks_in_turn(request: CallRequest) -> Prepared | None:
 def _in_graphs(request: CallRequest, captured: Prepared, called: Prepared) -> Prepared:
     """One call where a graph is captured, whose launches no host waits for; elsewhere another."""
     capturing = request.family.capturing
+    request.family.begin_library(request.device)
     return lambda *given: (captured if capturing(given[0]) else called)(*given)
 
 

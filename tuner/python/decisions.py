@@ -47,8 +47,6 @@ CALL_S, LAUNCH_S = 18e-6, 6e-6
 #: speed: where the device waits for calls, PyTorch's product by way of ours takes 4 to 7 us more than such a
 #: kernel (same page).
 HIDDEN_S, HIDDEN_LEAD = 13e-6, 0.9
-#: A call of a library's own algorithm takes as much more of the host as one more launch.
-OF_A_LIBRARY = 2
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096
 #: One call is decided and prepared at a time, so that nothing is looked up or compiled twice. It is free in a
@@ -189,10 +187,16 @@ def decision_for(request: CallRequest) -> Decision | None:
         return decision.by_library(why)
     launch = decision.kernel.launched(decision.problem, decision.config)
     tensors = next(iter(request.operands.values())).family == "PyTorch"
-    queued = launch.queued if launch is not None else OF_A_LIBRARY
+    queued = launch.queued if launch is not None else 1  # by the library's own algorithm
     in_place = tensors and request.function == "matmul" and not copies
-    if decision.in_graphs is False and not (in_place and queued == 1):
+    cheaper = cheapest_call(request, decision) if launch is None else None
+    is_cheaper = cheaper is not None and not cheaper[0].is_library
+    if decision.in_graphs is False and (is_cheaper or not (in_place and queued == 1)):
         return decision.by_library(f"{decision.why}; this is none")
+    if is_cheaper:
+        return replace(
+            decision, in_graphs=True, why=f"outside of CUDA graphs a kernel's call costs less; {decision.why}"
+        )
     if tensors and queued > 1 and decision.answer is not None:
         kernel_s, library_s = _times_s(decision.answer)
         call_s = CALL_S + (queued - 1) * LAUNCH_S
@@ -203,6 +207,38 @@ def decision_for(request: CallRequest) -> Decision | None:
             )
             return replace(decision, in_graphs=True, why=why)
     return decision
+
+
+def cheapest_call(request: CallRequest, decision: Decision) -> tuple[Kernel, Config] | None:
+    """What PyTorch's tensors are multiplied by where the device waits for calls of the library.
+
+    Returns:
+        The fastest finalist of one launch that is hardly slower than the library, else cuBLASLt's first choice;
+        None where the device does not wait, or the library's bits are asked for.
+    """
+    bits = request.bits or (chosen().bits if decision.is_miss else "")
+    tensors = next(iter(request.operands.values())).family == "PyTorch"
+    in_place = tensors and request.function == "matmul" and not request.copied
+    answer, problem, device = decision.answer, decision.problem, decision.device
+    if bits or not in_place or answer is None or not 0.0 < _times_s(answer)[1] <= HIDDEN_S:
+        return None
+    kernels = {kernel.name: kernel for kernel in builtin_now().of(problem.operation.name, device.kind)}
+    champion = answer.champion if answer.match == EXACT else None
+    pairs, lead = (champion.own_pairs, champion.speedup) if champion is not None else ([], 0.0)
+    for pair in sorted(pairs, key=lambda pair: pair.time_s):
+        name, *words = pair.other.split()
+        kernel, given = kernels.get(name), dict(word.partition("=")[::2] for word in words)
+        if kernel is None or lead < HIDDEN_LEAD * pair.comparison.ratio:
+            continue
+        named = ((of.name, value) for of in kernel.parameters for value in of.values)
+        config = Config({name: value for name, value in named if str(value) == given.get(name)})
+        is_legal = len(config) == len(kernel.parameters) and kernel.legal(problem, device, config)
+        launch = kernel.launched(problem, config) if is_legal else None
+        if launch is not None and launch.queued == 1:
+            return kernel, config
+    own = [kernel for name, kernel in kernels.items() if name == "cublaslt"]
+    firsts = ((kernel, config) for kernel in own for config in kernel.first_configs())
+    return next((first for first in firsts if first[0].legal(problem, device, first[1])), None)
 
 
 def keep(kept: dict[Any, Any], key: Hashable, value: object) -> None:
@@ -279,7 +315,7 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     measured = f"measured at {leads}" if leads else "measured, no library beside"
     kernel_s, library_s = _times_s(answer)
     lead = answer.speedup if answer.match == EXACT else 0.0
-    hidden = HIDDEN_LEAD <= lead < LEAD and 0.0 < kernel_s <= HIDDEN_S
+    hidden = device.kind == "cuda" and HIDDEN_LEAD <= lead < LEAD and 0.0 < kernel_s <= max(HIDDEN_S, library_s)
     if answer.use != "kernel" and not hidden:
         return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
     if answer.match == DEFAULT:

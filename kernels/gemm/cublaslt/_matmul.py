@@ -36,6 +36,9 @@ ATTRIBUTES = (
 EPILOGUES = {(0, 0): 1, (1, 0): 2, (0, 2): 4, (1, 2): 6, (3, 0): 32, (3, 2): 36}
 #: A workspace as large as cuBLAS's own on Hopper; proposals that are asked for.
 WORKSPACE_BYTES, PROPOSALS = 32 << 20, 8
+#: A function of cuBLASLt, and its arguments but for the stream behind them: numbers and addresses; one of them
+#: in a tuple stands for a pointer to it.
+Call = tuple[str, tuple[Any, ...]]
 #: ``cublasStatus_t``.
 STATUSES = {
     3: "allocation failed",
@@ -95,8 +98,6 @@ class Product:
         self._c = self._layout(m, n)
         self.operands = self._handle, self._description, self._b, self._a, self._c, self._c
         self._algorithm, self.workspace_bytes = self._proposed() if PROPOSAL else self._named()
-        self._run = self._library.cublasLtMatmul
-        self._run.argtypes = (*(c_void_p,) * 14, c_size_t, c_void_p)
 
     def _make(self, create: str, kind: str, *arguments: Any) -> c_void_p:
         made = c_void_p()
@@ -155,42 +156,42 @@ class Product:
             raise RuntimeError(f"it needs {result.workspace} bytes of workspace, and has {WORKSPACE_BYTES}")
         return algorithm, result.workspace
 
-    def __call__(self, stream: int, workspace: int, alpha: Any, beta: Any, *addresses: int) -> int:
+    def calls(self, workspace: int, alpha: int, beta: int, *addresses: Any) -> list[Call]:
+        """What a run calls.
+
+        Args:
+            workspace: Address of `workspace_bytes`; 0 where there are none.
+            alpha: Address of the factor of the product, in float32.
+            beta: Likewise of what is added.
+            addresses: Of the operation's tensors, or what stands for them.
+        """
+        a, b, *more, c = addresses
+        added = more[0] if EPILOGUE_BETA else more[-1] if EPILOGUE_RESIDUAL else c
+        bias = [self._pointing(BIAS_POINTER, more[EPILOGUE_BETA])] if EPILOGUE_BIAS else []
+        operands = alpha, b, self._b.value, a, self._a.value, beta, added, self._c.value, c, self._c.value
+        chosen = ctypes.addressof(self._algorithm), workspace, self.workspace_bytes
+        return [*bias, ("cublasLtMatmul", (self._handle.value, self._description.value, *operands, *chosen))]
+
+    def _pointing(self, attribute: int, address: Any) -> Call:
+        """The call that makes an attribute of the description an address."""
+        return "cublasLtMatmulDescSetAttribute", (self._description.value, attribute, (address,), 8)
+
+    def __call__(self, stream: int, workspace: int, numbers: Any, *addresses: int) -> None:
         """Queues a run.
 
         Args:
             stream: Handle.
-            workspace: Address of `workspace_bytes`; 0 where there are none.
-            alpha: A reference to the factor of the product, as ``byref(c_float(1))``.
-            beta: Likewise of what is added.
+            workspace: Address of `workspace_bytes`.
+            numbers: Of `factors`.
             addresses: Of the operation's tensors.
 
-        Returns:
-            cuBLAS's status, 0 for success.
+        Raises:
+            RuntimeError: cuBLASLt refuses.
         """
-        a, b, *more, c = addresses
-        added = more[0] if EPILOGUE_BETA else more[-1] if EPILOGUE_RESIDUAL else c
         with self._lock:  # the description is read by the call
-            if EPILOGUE_BIAS:
-                self._set(self._description, "Desc", BIAS_POINTER, c_void_p(more[EPILOGUE_BETA]))
-            return self._run(
-                self._handle,
-                self._description,
-                alpha,
-                b,
-                self._b,
-                a,
-                self._a,
-                beta,
-                added,
-                self._c,
-                c,
-                self._c,
-                self._algorithm,
-                workspace,
-                self.workspace_bytes,
-                stream,
-            )
+            for name, given in self.calls(workspace, *map(ctypes.addressof, numbers), *addresses):
+                words = (byref(c_uint64(*one)) if isinstance(one, tuple) else c_uint64(one) for one in given)
+                self.check(name, *words, c_void_p(stream))
 
     def __del__(self) -> None:
         """Gives back what was made."""
@@ -198,11 +199,11 @@ class Product:
             getattr(self._library, f"cublasLt{kind}Destroy")(made)
 
 
-def factors(*given: float) -> tuple[Any, Any]:
-    """References to alpha and beta, of those of the two that a caller gives, in this order."""
+def factors(*given: float) -> tuple[c_float, c_float]:
+    """Alpha and beta in memory, of those of the two that a caller gives, in this order."""
     alpha, *rest = given if EPILOGUE_ALPHA else (1.0, *given)
     beta = rest[0] if rest else float(EPILOGUE_RESIDUAL)
-    return byref(c_float(alpha)), byref(c_float(beta))
+    return c_float(alpha), c_float(beta)
 
 
 @functools.cache
@@ -227,10 +228,8 @@ def gemm(*given: Any) -> None:
     """
     import cupy
 
-    tensors = 3 + EPILOGUE_BETA + bool(EPILOGUE_BIAS) + EPILOGUE_RESIDUAL
+    tensors = len(given) - 3 - EPILOGUE_ALPHA - EPILOGUE_BETA
     arrays, sizes, numbers = given[:tensors], given[tensors : tensors + 3], given[tensors + 3 :]
     stream = cupy.cuda.get_current_stream().ptr
     product, workspace = _prepared(cupy.cuda.runtime.getDevice(), stream, *map(int, sizes))
-    status = product(stream, workspace.data.ptr, *factors(*map(float, numbers)), *(x.data.ptr for x in arrays))
-    if status:
-        raise RuntimeError(f"cublasLtMatmul: {STATUSES.get(status, f'status {status}')}")
+    product(stream, workspace.data.ptr, factors(*map(float, numbers)), *(x.data.ptr for x in arrays))

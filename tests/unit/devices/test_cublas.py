@@ -1,5 +1,6 @@
 """cuBLAS's functions, and products by cuBLASLt. No GPU: the libraries are played, on the host's memory."""
 
+import contextlib
 import ctypes
 import importlib
 import sys
@@ -15,6 +16,7 @@ pytest.importorskip("cupy")
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
+from tuner.devices.cuda import native
 from tuner.devices.detect import language_of
 from tuner.devices.protocol import Arrays, LaunchFailed
 
@@ -29,11 +31,15 @@ ACTIVATIONS = {1: lambda x: x, 2: lambda x: np.maximum(x, 0)}
 NAMED = {"PROPOSAL": 0, "ALGORITHM": 20, "TILE": 15, "STAGES": 28, "SPLIT_K": 4, "REDUCTION": 2}
 
 
-class Function:
-    """A function of a library, whose arguments ctypes may be told."""
+#: What native code calls: the stream is the last of sixteen words.
+NATIVE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+
+class Function:
+    """A function of a library, which Python calls, and native code at its address."""
+
+    def __init__(self, call: Any, natively: Any = None) -> None:
+        self._call, self._as_parameter_ = call, natively
 
     def __call__(self, *given: Any) -> int:
         return self._call(*given) or 0
@@ -46,6 +52,10 @@ class CublasLt:
         self.made: dict[int, Any] = {}
         self.ran: list[tuple[int, ...]] = []
         self.refused: tuple[int, ...] = ()
+        self.natively = {
+            name: NATIVE(lambda *given, call=call: call(*given) or 0)
+            for name, call in (("Matmul", self._matmul), ("MatmulDescSetAttribute", self._point))
+        }
 
     def __getattr__(self, name: str) -> Function:
         if name.startswith("_"):
@@ -53,8 +63,9 @@ class CublasLt:
         if name.endswith("Destroy"):
             return Function(lambda made: self.made.pop(made.value) and 0)
         if name.endswith("SetAttribute") and "Config" not in name:
-            return Function(self._set)
-        return Function(getattr(self, f"_{name.removeprefix('cublasLt').lower()}", self._create))
+            return Function(self._set, self.natively.get(name.removeprefix("cublasLt")))
+        name = name.removeprefix("cublasLt")
+        return Function(getattr(self, f"_{name.lower()}", self._create), self.natively.get(name))
 
     def _create(self, made: Any, *given: Any) -> None:
         made._obj.value = len(self.made) + 1
@@ -63,6 +74,10 @@ class CublasLt:
     def _set(self, of: Any, attribute: int, value: Any, size: Any) -> None:
         assert size.value == ctypes.sizeof(value._obj)
         self.made[of.value][attribute] = value._obj.value
+
+    def _point(self, of: int, attribute: int, pointer: int, size: int, *_: int) -> None:
+        assert size == 8
+        self.made[of][attribute] = ctypes.c_uint64.from_address(pointer).value
 
     def _matmulalgogetheuristic(self, *given: Any) -> None:
         assert self.made[given[6].value][1] == 32 << 20, "bytes of workspace"
@@ -80,13 +95,13 @@ class CublasLt:
     def _matmulalgocheck(self, *given: Any) -> int:
         return 15 if tuple(given[-2]._obj) == self.refused else 0
 
-    def _matmul(self, *given: Any) -> None:
+    def _matmul(self, *given: int) -> None:
         _, described, alpha, b, of_b, a, of_a, beta, added, of_c, c, _, algorithm, memory, size, _ = given
-        kind = self.made[described.value]
+        kind = self.made[described]
 
-        def matrix(address: int, of: Any) -> Any:
-            dtype, rows, columns, ld = self.made[of.value]["given"]
-            return at(address, (columns, ld), TYPES[self.made[of.value].get(0, dtype)])[:, :rows].T
+        def matrix(address: int, of: int) -> Any:
+            dtype, rows, columns, ld = self.made[of]["given"]
+            return at(address, (columns, ld), TYPES[self.made[of].get(0, dtype)])[:, :rows].T
 
         first, second = (matrix(*each).astype("f4") for each in ((b, of_b), (a, of_a)))
         first, second = (first.T if kind.get(3) else first), (second.T if kind.get(4) else second)
@@ -99,12 +114,13 @@ class CublasLt:
             second = second * spread(at(kind[18], shape, "float32"), (k, m))
         sums = first @ second
         result = matrix(c, of_c)
-        sums = alpha._obj.value * sums + beta._obj.value * matrix(added, of_c).astype("f4")
+        alpha, beta = (ctypes.c_float.from_address(each).value for each in (alpha, beta))
+        sums = alpha * sums + beta * matrix(added, of_c).astype("f4")
         if kind[7] & 4:
             sums += at(kind[8], (len(sums), 1), TYPES[kind[26]]).astype("f4")
         result[...] = ACTIVATIONS[kind[7] & ~4 or 1](sums)
         assert bool(memory) == bool(size)
-        self.ran.append(tuple(algorithm))
+        self.ran.append(tuple((ctypes.c_uint64 * 8).from_address(algorithm)))
 
 
 def spread(scales: Any, shape: tuple[int, ...]) -> Any:
@@ -130,6 +146,8 @@ def products(monkeypatch: pytest.MonkeyPatch, lt: CublasLt) -> Any:
         monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
     module: Any = sys.modules[NAMES[1]]
     monkeypatch.setattr(module.cublas, "library", lambda name: lt)
+    monkeypatch.setattr(native, "driver_functions", lambda: (0, 0, 0))
+    monkeypatch.setattr(module.cupy.cuda, "Device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(module.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
     memory = lambda size, dtype: SimpleNamespace(data=SimpleNamespace(ptr=1 << 20))
@@ -179,6 +197,18 @@ def test_a_product_is_that_of_the_problem(products: Any, lt: Any, layout: str, e
         assert lt.ran.pop()[6] == 101, "the second proposal"
         del run
     assert [each for each in lt.made.values() if len(each) > 1] == [], "all that was described is given back"
+
+
+def test_native_code_has_a_run_of_its_own_which_says_where_its_bias_is(products: Any, lt: Any) -> None:
+    arrays = HostArrays(problem("bias-col"))
+    of = rendered(arrays.problem)
+    run = products.PreparedProduct(of, arrays.problem, [scalar.value for scalar in arrays.problem.scalars])
+    addresses = [arrays.arrays[each.name].data.ptr for each in arrays.problem.tensors]
+    for queue in (run, run.again()):
+        arrays.host["c"][:] = 1e30
+        queue(7, *addresses)
+        assert arrays.wrong() < 1e-5
+    assert sum(each.get(8) == addresses[2] for each in lt.made.values()) == 2
 
 
 def test_a_config_names_an_algorithm_which_cublaslt_may_refuse(products: Any, lt: Any) -> None:

@@ -183,7 +183,7 @@ SHARES = {"SPLIT_K": 2, "ADD": "after", "STORE": "registers", "BLOCKS": 0}
     (TorchTensor, 1e-3, "emulated", EMULATED, ""), (CupyArray, 1e-5, "emulated", EMULATED, ""),
     (TorchTensor, 1e-5, "wgmma_tma", {}, ""),
     (TorchTensor, 1e-5, "wgmma_tma", SHARES, "2 launches, takes 24 us"),
-    (TorchTensor, 1e-5, "cublaslt", {"PROPOSAL": 1}, "2 launches, takes 24 us"),
+    (TorchTensor, 1e-5, "cublaslt", {"PROPOSAL": 1}, ""),
 ])  # fmt: skip
 def test_several_launches_run_where_the_device_does_not_wait_for_them(
     kind: Any, time_s: float, kernel: str, config: dict[str, Any], call: str, gpu: Log
@@ -199,20 +199,45 @@ def test_several_launches_run_where_the_device_does_not_wait_for_them(
     assert (len(gpu.runs), len(gpu.library)) == ((1, 2) if call else (3, 0))
 
 
-@pytest.mark.parametrize(("kind", "time_s", "speedup", "kernels"), [
-    (TorchTensor, 1.2e-5, 0.95, 2), (TorchTensor, 5e-6, 0.8, 0), (TorchTensor, 5e-5, 0.95, 0),
-    (CupyArray, 5e-6, 0.95, 0),
+@pytest.mark.parametrize(("time_s", "other_s", "speedup", "captured"), [
+    (5e-6, 5.2e-6, 1.05, "cublaslt"), (5e-6, 5.2e-6, 1.0, "torch.matmul"),
+    (5e-6, 6e-6, 1.05, ""), (5e-5, 5.2e-5, 1.05, ""),
 ])  # fmt: skip
-def test_a_kernel_that_is_hardly_slower_runs_where_the_device_waits_for_its_call(
-    kind: Any, time_s: float, speedup: float, kernels: int, gpu: Log
+def test_a_finalist_of_one_launch_is_called_in_place_of_an_algorithm_of_the_library(
+    time_s: float, other_s: float, speedup: float, captured: str, gpu: Log
+) -> None:
+    given = {"layout": "nn", "kernel": "cublaslt", "device": H200, "time_s": time_s, "speedup": speedup}
+    given |= {"config": {"PROPOSAL": 1}, "others": {"wgmma_tma": other_s}}
+    crowned("gemm", {"m": 256, "n": 128, "k": 256}, "float16", **given)
+    a, b = (TorchTensor(on_gpu(normal(256, n).astype("float16"))) for n in (256, 128))
+    told = tuner.explain(a, b).why
+    assert ("a kernel's call costs less" in told or "this is none" in told) == bool(captured)
+    for gpu.capturing in (False, True, False):
+        tuner.matmul(a, b)
+    assert (len(gpu.loaded), len(gpu.library)) == (
+        {"": 1, "cublaslt": 2, "torch.matmul": 1}[captured],
+        int(captured == "torch.matmul"),
+    )
+
+
+@pytest.mark.parametrize(("kind", "time_s", "speedup", "direct", "by_kernel"), [
+    (TorchTensor, 1.2e-5, 0.95, 2, True), (TorchTensor, 5e-5, 1.01, 2, True),
+    # The library's own first choice, called without PyTorch.
+    (TorchTensor, 5e-6, 0.8, 2, False),
+    (TorchTensor, 5e-5, 0.95, 0, False), (CupyArray, 5e-6, 0.95, 0, False), (CupyArray, 5e-6, 0.8, 0, False),
+])  # fmt: skip
+def test_what_is_hardly_slower_runs_where_the_device_waits_for_calls_of_the_library(
+    kind: Any, time_s: float, speedup: float, direct: int, by_kernel: bool, gpu: Log
 ) -> None:
     given = {"layout": "nn", "kernel": "wgmma_tma", "device": H200, "time_s": time_s, "speedup": speedup}
     crowned("gemm", {"m": 256, "n": 128, "k": 256}, "float16", **given)
     a, b = (kind(on_gpu(normal(256, n).astype("float16"))) for n in (256, 128))
     for gpu.capturing in (False, True, False):
         tuner.matmul(a, b)
-    assert (len(gpu.runs), len(gpu.library)) == (kernels, 3 - kernels)
-    assert (tuner.explain(a, b).use == "kernel") == bool(kernels)
+    assert (len(gpu.runs), len(gpu.library)) == (direct, 3 - direct)
+    assert (tuner.explain(a, b).use == "kernel") == by_kernel
+    tuner.matmul(a, b, bits="library")
+    assert (len(gpu.runs), len(gpu.library)) == (direct, 4 - direct)
 
 
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])

@@ -21,6 +21,7 @@ from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda import cublas
 from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
 from tuner.devices.cuda.launching import PreparedRun, helper
+from tuner.devices.cuda.native import LibraryCall, NativeRun, TensorAddress
 from tuner.devices.protocol import Arrays, LaunchFailed, Run
 
 #: Products that are kept ready, some of them with a workspace.
@@ -81,14 +82,26 @@ class PreparedProduct(PreparedRun):
         Raises:
             LaunchFailed: cuBLASLt refuses it.
         """
-        self._product = product_of(rendered, problem)
+        self._rendered, self._problem, self._device = rendered, problem, cupy.cuda.runtime.getDevice()
         self._factors = _module(rendered.text)["factors"](*map(float, scalars[len(problem.dims) :]))
-        self.bytes = int(self._product.workspace_bytes)
+        product = product_of(rendered, problem)
+        self.bytes = int(product.workspace_bytes)
         self._workspace = cupy.empty(self.bytes, dtype=cupy.uint8) if self.bytes else None
-        self._at = self._workspace.data.ptr if self._workspace is not None else 0
+        self._native = self._run_of(product)
 
-    def again(self) -> None:
-        """See `PreparedRun`."""
+    def again(self) -> NativeRun:
+        """See `PreparedRun`; it has a description of its own, which says where a call's bias is."""
+        with cupy.cuda.Device(self._device):
+            return self._run_of(product_of(self._rendered, self._problem))
+
+    def _run_of(self, product: Any) -> NativeRun:
+        at = self._workspace.data.ptr if self._workspace is not None else 0
+        places = map(TensorAddress, range(len(self._problem.tensors)))
+        calls = product.calls(at, *map(ctypes.addressof, self._factors), *places)
+        memory, library = (product, self._factors, self._workspace), cublas.library("libcublasLt")
+        functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name, _ in calls]
+        steps = [LibraryCall(of, given, memory) for of, (_, given) in zip(functions, calls, strict=True)]
+        return NativeRun(steps, len(self._problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Queues a run.
@@ -100,7 +113,7 @@ class PreparedProduct(PreparedRun):
         Raises:
             LaunchFailed: The call failed.
         """
-        cublas.check(self._product(stream, self._at, *self._factors, *addresses))
+        cublas.check(self._native(stream, *addresses))
 
 
 def bound(rendered: Rendered, arrays: Arrays) -> Run:

@@ -135,8 +135,8 @@ class PreparedRun:
         self._steps = [*before, *self._in_pieces(kernels), *after]
         self._native = NativeRun(self._steps, len(problem.tensors))
 
-    def again(self) -> NativeRun | None:
-        """The same launches, for native code to write addresses into; None where it is no launches."""
+    def again(self) -> NativeRun:
+        """The same run, for native code to write addresses into."""
         return NativeRun(self._steps, len(self._problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:

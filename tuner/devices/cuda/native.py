@@ -134,6 +134,23 @@ class DeviceCopy:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class LibraryCall:
+    """A call of a library's function that returns a status, with the stream as its 16th argument.
+
+    Attributes:
+        function: Address.
+        arguments: Numbers, where tensors lie, and, in tuples, pointers to words that say where.
+        memory: What it reads beside the tensors.
+    """
+
+    function: int
+    arguments: tuple[int | TensorAddress | tuple[TensorAddress], ...]
+    memory: Any = None
+
+
+#: A step of a run.
+NativeStep = KernelLaunch | DeviceCopy | LibraryCall
 #: Are told of runs that are queued at addresses: run, stream, addresses.
 NOTED: list[Callable[[Any, int, tuple[int, ...]], None]] = []
 #: Functions of the driver, in the order in which the native code knows them.
@@ -152,17 +169,15 @@ def driver_functions() -> tuple[int, ...]:
     return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
 
 
-#: Kinds of records, and the words of one. Writes of addresses come first, then maps, then launches and copies.
-WRITE, ENCODE, LAUNCH, COPY, END = range(5)
-RECORD_WORDS = 11
+#: Kinds of records, words of one and of a call's arguments. Writes of addresses come first, then maps.
+WRITE, ENCODE, LAUNCH, COPY, CALL, END = range(6)
+RECORD_WORDS, CALL_WORDS = 11, 15
 
 
 class NativeRun:
     """The launches of a run, ready but for addresses and stream. Threads may call it at the same time."""
 
-    def __init__(
-        self, steps: Sequence[KernelLaunch | DeviceCopy], tensors: int, functions: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, steps: Sequence[NativeStep], tensors: int, functions: Sequence[int] = ()) -> None:
         """Lays out the memory that the launches are queued from.
 
         Args:
@@ -205,7 +220,17 @@ class NativeRun:
         """Address of new memory with some 64-bit words."""
         return ctypes.addressof(self._memory((ctypes.c_uint64 * max(len(words), 1))(*words)))
 
-    def _record(self, step: KernelLaunch | DeviceCopy) -> tuple[int, ...]:
+    def _record(self, step: NativeStep) -> tuple[int, ...]:
+        if isinstance(step, LibraryCall):
+            words = self._memory((ctypes.c_uint64 * CALL_WORDS)())
+            for place, word in enumerate(step.arguments):
+                if isinstance(word, TensorAddress):
+                    to = ctypes.addressof(words) + 8 * place
+                    self._writes.append((WRITE, to, word.tensor, word.offset_bytes))
+                else:
+                    words[place] = self._argument(*word) if isinstance(word, tuple) else word
+            self._memory(step.memory)
+            return CALL, step.function, ctypes.addressof(words)
         if isinstance(step, DeviceCopy):
             return COPY, step.target, self._argument(step.source), step.size_bytes
         attributes = ctypes.pointer(_EARLY) if step.early else None

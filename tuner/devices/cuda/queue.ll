@@ -30,6 +30,7 @@ next:
     i64 1, label %encode
     i64 2, label %launch
     i64 3, label %copy
+    i64 4, label %call
   ]
 
 write: ; to an address, the address of a tensor and an offset
@@ -75,8 +76,32 @@ copy: ; to, where the address of the source lies, bytes
   %copied = call i32 %cuMemcpyDtoDAsync(i64 %one, i64 %source, i64 %three, i64 %stream)
   br label %called
 
+call: ; of a library: function, fifteen arguments, before the stream
+  %function = inttoptr i64 %one to ptr
+  %given = inttoptr i64 %two to ptr
+  %words = load [15 x i64], ptr %given
+  %word0 = extractvalue [15 x i64] %words, 0
+  %word1 = extractvalue [15 x i64] %words, 1
+  %word2 = extractvalue [15 x i64] %words, 2
+  %word3 = extractvalue [15 x i64] %words, 3
+  %word4 = extractvalue [15 x i64] %words, 4
+  %word5 = extractvalue [15 x i64] %words, 5
+  %word6 = extractvalue [15 x i64] %words, 6
+  %word7 = extractvalue [15 x i64] %words, 7
+  %word8 = extractvalue [15 x i64] %words, 8
+  %word9 = extractvalue [15 x i64] %words, 9
+  %word10 = extractvalue [15 x i64] %words, 10
+  %word11 = extractvalue [15 x i64] %words, 11
+  %word12 = extractvalue [15 x i64] %words, 12
+  %word13 = extractvalue [15 x i64] %words, 13
+  %word14 = extractvalue [15 x i64] %words, 14
+  %answered = call i32 %function(i64 %word0, i64 %word1, i64 %word2, i64 %word3, i64 %word4, i64 %word5, i64 %word6,
+      i64 %word7, i64 %word8, i64 %word9, i64 %word10, i64 %word11, i64 %word12, i64 %word13,
+      i64 %word14, i64 %stream)
+  br label %called
+
 called:
-  %status = phi i32 [ %encoded, %encode ], [ %launched, %launch ], [ %copied, %copy ]
+  %status = phi i32 [ %encoded, %encode ], [ %launched, %launch ], [ %copied, %copy ], [ %answered, %call ]
   %refused = icmp ne i32 %status, 0
   br i1 %refused, label %failed, label %next
 
