@@ -96,11 +96,9 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
     """
     library = _call_of_family(request, decision)
     cheapest = decisions.cheapest_call(request, decision) if decision is not None else None
-    if decision is not None and cheapest is not None:
-        kernel, config = cheapest
+    if cheapest is not None:
         with contextlib.suppress(LaunchFailed):
-            call = kernel_call(request, replace(decision, kernel=kernel, config=config))
-            return _in_graphs(request, library, call)
+            return _in_graphs(request, library, kernel_call(request, cheapest))
     return library
 
 

@@ -189,14 +189,12 @@ def decision_for(request: CallRequest) -> Decision | None:
     tensors = next(iter(request.operands.values())).family == "PyTorch"
     queued = launch.queued if launch is not None else 1  # by the library's own algorithm
     in_place = tensors and request.function == "matmul" and not copies
-    cheaper = cheapest_call(request, decision) if launch is None else None
-    is_cheaper = cheaper is not None and not cheaper[0].is_library
+    cheapest = cheapest_call(request, decision) if launch is None else None
+    is_cheaper = cheapest is not None and cheapest.kernel is not None and not cheapest.kernel.is_library
     if decision.in_graphs is False and (is_cheaper or not (in_place and queued == 1)):
         return decision.by_library(f"{decision.why}; this is none")
     if is_cheaper:
-        return replace(
-            decision, in_graphs=True, why=f"outside of CUDA graphs a kernel's call costs less; {decision.why}"
-        )
+        return replace(decision, in_graphs=True, why=f"a kernel's eager call costs less; else: {decision.why}")
     if tensors and queued > 1 and decision.answer is not None:
         kernel_s, library_s = _times_s(decision.answer)
         call_s = CALL_S + (queued - 1) * LAUNCH_S
@@ -209,7 +207,7 @@ def decision_for(request: CallRequest) -> Decision | None:
     return decision
 
 
-def cheapest_call(request: CallRequest, decision: Decision) -> tuple[Kernel, Config] | None:
+def cheapest_call(request: CallRequest, decision: Decision) -> Decision | None:
     """What PyTorch's tensors are multiplied by where the device waits for calls of the library.
 
     Returns:
@@ -235,10 +233,10 @@ def cheapest_call(request: CallRequest, decision: Decision) -> tuple[Kernel, Con
         is_legal = len(config) == len(kernel.parameters) and kernel.legal(problem, device, config)
         launch = kernel.launched(problem, config) if is_legal else None
         if launch is not None and launch.queued == 1:
-            return kernel, config
-    own = [kernel for name, kernel in kernels.items() if name == "cublaslt"]
-    firsts = ((kernel, config) for kernel in own for config in kernel.first_configs())
-    return next((first for first in firsts if first[0].legal(problem, device, first[1])), None)
+            return replace(decision, kernel=kernel, config=config)
+    own = [(of, one) for of in kernels.values() if of.name == "cublaslt" for one in of.first_configs()]
+    firsts = (replace(decision, kernel=of, config=one) for of, one in own if of.legal(problem, device, one))
+    return next(firsts, None)
 
 
 def keep(kept: dict[Any, Any], key: Hashable, value: object) -> None:

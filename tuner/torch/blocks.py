@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from tuner.python import misses
 from tuner.python.requests import PRECISION, precision_of
 from tuner.torch import eager, operators
-from tuner.torch.replacements import PRODUCTS, Held, decision_of, exchanged
+from tuner.torch.replacements import PRODUCTS, Held, decision_of, exchanged, leaves_tf32
 
 #: Products inside of `use` meet this key of PyTorch's dispatcher first. Threads outside do not include it, and
 #: what is no product passes by: PyTorch, which has it for others (torchdistx), has no kernel for it.
@@ -139,7 +139,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if torch.compiler.is_compiling():
             return super().__enter__()
         _override_all()
-        block = _held(self._held.precision or PRECISION.get(), self._held.bits), misses.CHOSEN.get()
+        held = self._held._replace(precision=self._held.precision or PRECISION.get())
+        block = held._replace(tf32=leaves_tf32(held.precision)), misses.CHOSEN.get()
         _BLOCK.set((block, _BLOCK.get()))
         _ENTERED.append(block)
         if len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):

@@ -129,9 +129,8 @@ def keep(
     calls = _COUNTED[-1].buffer_info()[0] if decision is not None and decision.is_miss else 0
     only_eager = decision is not None and (decision.in_graphs is False or (run and decision.kernel is None))
     captured = PYTHONS if decision is not None and decision.in_graphs else PYTORCHS if only_eager else SAME
-    launch = stream, program.program if program else 0
-    words = *held, run is not None, captured, calls, *launch, len(addresses), *map(starts.index, addresses)
-    words = *words, *result.shape
+    words = [*held, run is not None, captured, calls, stream, program.program if program else 0, len(addresses)]
+    words += [*map(starts.index, addresses), *result.shape]
     native.tuner_keep((ctypes.c_int64 * len(words))(*words), ctypes.c_int64(len(words)))
 
 

@@ -10,11 +10,12 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional
 
 from tuner.declare.epilogue import Epilogue
+from tuner.declare.problem import EMULATED
 from tuner.lookup.demand import DEMAND
 from tuner.python import misses
 from tuner.python.arrays import Operand, family_of
 from tuner.python.decisions import Decision, decision_for
-from tuner.python.requests import request_for
+from tuner.python.requests import PRECISION, request_for
 from tuner.torch import operators
 from tuner.torch.inductor import ACTIVATIONS, activated
 
@@ -29,10 +30,27 @@ PYTORCH: Any = family_of(torch.empty(0))
 
 
 class Held(NamedTuple):
-    """What holds for all products inside of `use`: see there."""
+    """What holds for all products inside of `use`: see there.
+
+    Attributes:
+        precision: Of float32; empty for that of the surroundings.
+        bits: ``library`` or empty.
+        tf32: Of `leaves_tf32`, where a block was entered.
+    """
 
     precision: str
     bits: str
+    tf32: bool = False
+
+
+@torch.compiler.assume_constant_result
+def leaves_tf32(precision: str) -> bool:
+    """Whether products in float32 are left to PyTorch, which may compute them in TF32, as no kernel does.
+
+    Args:
+        precision: What was asked for; empty for that of the surroundings.
+    """
+    return (precision or PRECISION.get()) != EMULATED and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def exchanged(func: Any, held: Held, given: Sequence[Any], /, out: Any = None, **more: Any) -> Any:
@@ -74,6 +92,8 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held, out: Tens
         if not fits or out.shape != (*a.shape[:-1], b.shape[-1]):
             return NotImplemented
     left, right, *finish = tensors
+    if left.dtype == torch.float32 and (held.tf32 or (compiling and leaves_tf32(held.precision))):
+        return NotImplemented
     folded = right.ndim == 2 < left.ndim
     rows = left.reshape(-1, left.shape[-1]) if folded else left
     fusable: dict[str, str] = {}

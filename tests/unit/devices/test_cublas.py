@@ -150,7 +150,7 @@ def products(monkeypatch: pytest.MonkeyPatch, lt: CublasLt) -> Any:
     monkeypatch.setattr(module.cupy.cuda, "Device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(module.cublas, "handle", lambda: "handle")
     monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
-    memory = lambda size, dtype: SimpleNamespace(data=SimpleNamespace(ptr=1 << 20))
+    memory = lambda size, dtype: SimpleNamespace(data=SimpleNamespace(ptr=size and 1 << 20))
     monkeypatch.setattr(module.cupy, "empty", memory)
     monkeypatch.setattr(module.cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=7))
     return module

@@ -212,7 +212,7 @@ def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(d
 @pytest.mark.usefixtures("few_trees")
 def test_a_survey_ends_with_a_model(tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = [
-        "survey", str(TOY), "--device", device, "--seconds", "6", "--most", "n=50000", "--db",
+        "survey", str(TOY), "--device", device, "--seconds", "10", "--most", "n=50000", "--db",
         database(tmp_path),
     ]  # fmt: skip
     assert run(command) == 0

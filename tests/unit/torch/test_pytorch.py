@@ -106,6 +106,24 @@ def test_gradients_have_the_precision_and_the_bits_of_their_product(asked: list[
         tuned.use(bits="same")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("precision", "dtype", "replaced"), [
+    ("", "float32", False), ("ieee", "float32", False), ("emulated", "float32", True), ("", "bfloat16", True),
+])  # fmt: skip
+def test_products_that_may_be_in_tf32_are_left_to_pytorch_unless_emulated(
+    precision: str, dtype: str, replaced: bool, compiled: bool, asked: list[tuple[Any, ...]]
+) -> None:  # fmt: skip
+    layer, x = nn.Linear(4, 5).to(getattr(torch, dtype)), torch.randn(2, 4).to(getattr(torch, dtype))
+    run = torch.compile(layer, backend="eager") if compiled else layer
+    for allowed in ("highest", "high", "highest"):
+        torch.set_float32_matmul_precision(allowed)
+        asked.clear()
+        torch.compiler.reset()
+        with tuned.use(precision), torch.no_grad():
+            run(x)
+        assert bool(asked) == (replaced or allowed == "highest")
+
+
 def test_what_has_no_memory_of_its_own_or_is_no_tensor_is_left_to_pytorch() -> None:
     x, w = torch.randn(3, 2, 4), torch.randn(4, 5)
     with tuned.use():

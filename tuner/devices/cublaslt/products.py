@@ -86,7 +86,7 @@ class PreparedProduct(PreparedRun):
         self._factors = _module(rendered.text)["factors"](*map(float, scalars[len(problem.dims) :]))
         product = product_of(rendered, problem)
         self.bytes = int(product.workspace_bytes)
-        self._workspace = cupy.empty(self.bytes, dtype=cupy.uint8) if self.bytes else None
+        self._workspace = cupy.empty(self.bytes, dtype=cupy.uint8)
         self._native = self._run_of(product)
 
     def again(self) -> NativeRun:
@@ -95,9 +95,8 @@ class PreparedProduct(PreparedRun):
             return self._run_of(product_of(self._rendered, self._problem))
 
     def _run_of(self, product: Any) -> NativeRun:
-        at = self._workspace.data.ptr if self._workspace is not None else 0
         places = map(TensorAddress, range(len(self._problem.tensors)))
-        calls = product.calls(at, *map(ctypes.addressof, self._factors), *places)
+        calls = product.calls(self._workspace.data.ptr, *map(ctypes.addressof, self._factors), *places)
         memory, library = (product, self._factors, self._workspace), cublas.library("libcublasLt")
         functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name, _ in calls]
         steps = [LibraryCall(of, given, memory) for of, (_, given) in zip(functions, calls, strict=True)]
