@@ -445,7 +445,8 @@ class TorchFamily(GpuFamily):
     def begin_library(self, device: str) -> None:
         """Makes PyTorch's handle of cuBLAS, which cannot be made during a capture."""
         with self.xp.cuda.device(device):
-            self.xp.cuda.current_blas_handle()
+            if not self.xp.cuda.is_current_stream_capturing():  # else the capture would end
+                self.xp.cuda.current_blas_handle()
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""

@@ -93,12 +93,11 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         request: What is asked for.
         decision: What the records say, where it is a problem.
     """
-    library = _call_of_family(request, decision)
     cheapest = decisions.cheapest_call(request, decision) if decision is not None else None
     if cheapest is not None:
         with contextlib.suppress(Exception):  # what is only as good is not missed
-            return _in_graphs(request, library, kernel_call(request, cheapest))
-    return library
+            return _in_graphs(request, _call_of_family(request, decision), kernel_call(request, cheapest))
+    return _call_of_family(request, decision)
 
 
 def _call_of_family(request: CallRequest, decision: Decision | None) -> Prepared:

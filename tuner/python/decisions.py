@@ -225,11 +225,11 @@ def cheapest_call(request: CallRequest, decision: Decision) -> Decision | None:
     pairs, lead = (champion.own_pairs, champion.speedup) if champion is not None else ([], 0.0)
     for pair in sorted(pairs, key=lambda pair: pair.time_s):
         name, *words = pair.other.split()
-        kernel, given = kernels.get(name), dict(word.partition("=")[::2] for word in words)
+        kernel = kernels.get(name)
         if kernel is None or lead < HIDDEN_LEAD * pair.comparison.ratio:
             continue
         named = ((of.name, value) for of in kernel.parameters for value in of.values)
-        config = Config({name: value for name, value in named if str(value) == given.get(name)})
+        config = Config({name: value for name, value in named if f"{name}={value}" in words})
         is_legal = len(config) == len(kernel.parameters) and kernel.legal(problem, device, config)
         launch = kernel.launched(problem, config) if is_legal else None
         if launch is not None and launch.queued == 1:

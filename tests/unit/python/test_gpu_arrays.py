@@ -220,6 +220,15 @@ def test_a_finalist_of_one_launch_is_called_in_place_of_an_algorithm_of_the_libr
     )
 
 
+def test_a_kernel_for_graphs_alone_is_captured_at_its_first_call(gpu: Log) -> None:
+    given = {"layout": "nn", "kernel": "wgmma_tma", "device": H200, "config": SHARES, "time_s": 1e-5}
+    crowned("gemm", {"m": 256, "n": 128, "k": 256}, "float16", **given)
+    a, b = (TorchTensor(on_gpu(normal(256, n).astype("float16"))) for n in (256, 128))
+    gpu.capturing = True
+    tuner.matmul(a, b)
+    assert (len(gpu.runs), gpu.library, gpu.handles) == (1, [], [])
+
+
 @pytest.mark.parametrize(("kind", "time_s", "speedup", "direct", "by_kernel"), [
     (TorchTensor, 1.2e-5, 0.95, 2, True), (TorchTensor, 1.6e-5, 1.01, 2, True),
     (TorchTensor, 1.6e-5, 0.95, 0, False), (TorchTensor, 5e-5, 1.01, 0, False),
