@@ -13,6 +13,7 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, copy_toy, write_device
 from tuner.devices.detect import find
 from tuner.fleet.clusters import connected
 from tuner.fleet.runner import ClaimLedger, ClusterRunner
+from tuner.night.command import Printer
 from tuner.night.night import LocalRunner
 from tuner.night.plan import read_plan
 from tuner.night.work import Assignment, Done, Place, Runner, kernels_of
@@ -38,7 +39,7 @@ def made(
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(f"sqlite:///{folder}/studies.db"))
         if request.param == "here":
-            here = LocalRunner(store, (found,))
+            here = LocalRunner(store, (found,), Printer(True).view)
             stack.callback(here.stop, "the test is over")
             yield here, work, store
             return

@@ -11,7 +11,6 @@ from tuner.lookup.demand import most_wanted
 from tuner.results.record import Champion, ProblemKey
 from tuner.store import Store, watched
 from tuner.study import crowns
-from tuner.study.crowns import Reign, history_json, reign, reign_json, reigns
 
 COLUMNS = ("problem", "device", "champion", "time", "x library", "bits", "state")
 #: A problem, a device by name, and the database.
@@ -32,10 +31,10 @@ def champions() -> None:
     """List champions, pin them, or go back to earlier ones. Every act is kept, with who and why."""
 
 
-def _reign(store: Store, options: dict[str, Any]) -> Reign:
+def _reign(store: Store, options: dict[str, Any]) -> crowns.Reign:
 
     _, problem = cli.named_problem(options)
-    return reign(store, ProblemKey.of(problem), options["device"], options["regime"])
+    return crowns.reign(store, ProblemKey.of(problem), options["device"], options["regime"])
 
 
 @champions.command("list")
@@ -45,9 +44,9 @@ def _reign(store: Store, options: dict[str, Any]) -> Reign:
 def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     """List the champions that answer, whether they are confirmed, pinned or frozen, and since when."""
     with Store.open(db, read_only=True) as store:
-        places = reigns(store, operation, device)
+        places = crowns.reigns(store, operation, device)
     rows = (_row(place, place.champion) for place in places if place.champion is not None)
-    show(as_json, [reign_json(place) for place in places], "Champions", (*COLUMNS, "since", "id"), rows)
+    show(as_json, [crowns.reign_json(place) for place in places], "Champions", (*COLUMNS, "since", "id"), rows)
 
 
 @champions.command()
@@ -59,7 +58,7 @@ def history(as_json: bool, db: str, **options: Any) -> None:
         place = _reign(store, options)
     rows = [_row(place, champion) for champion in place.history]
     title = f"Champions of {place.place.problem}"
-    show(as_json, history_json(place), title, (*COLUMNS, "crowned", "id"), rows)
+    show(as_json, crowns.history_json(place), title, (*COLUMNS, "crowned", "id"), rows)
     acts = [(e.made_at[:19], e.act.value, e.champion[:8] or "-", e.who, e.why) for e in place.log]
     if acts and not as_json:
         table("What was said", ("when", "act", "champion", "who", "why"), acts)
@@ -114,7 +113,7 @@ def freeze(off: bool, who: str, why: str, db: str) -> None:
     click.echo(f"{'thawed' if off else 'frozen'} by {entry.who}")
 
 
-def _row(place: Reign, champion: Champion) -> tuple[str, ...]:
+def _row(place: crowns.Reign, champion: Champion) -> tuple[str, ...]:
     record = champion.record
     return (
         str(record.problem), record.device.name, f"{record.kernel} {config_text(record.config)}",

@@ -21,7 +21,6 @@ from tuner.results.record import checked_id
 from tuner.store import Store, health, listing, retracting
 from tuner.store.exchange import Counts, export, merge, take
 from tuner.store.kernel_tuner import records_of
-from tuner.store.listing import Selection
 from tuner.store.published import publish as write
 from tuner.store.published import tuned_folder
 
@@ -69,7 +68,7 @@ def export_(
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
-    path, wanted = None if file == "-" else Path(file), Selection.parsed(**chosen)
+    path, wanted = None if file == "-" else Path(file), listing.Selection.parsed(**chosen)
     cli.writable_file(path)
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
@@ -233,7 +232,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
 def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
     with Store.open(db, read_only=True) as store:
-        latest = [record for _, record in listing.latest(store, Selection.parsed(**selected), limit)]
+        latest = [record for _, record in listing.latest(store, listing.Selection.parsed(**selected), limit)]
         retracted = retracting.retracted(store, [record.id for record in latest])
     rows = (
         (

@@ -2,7 +2,7 @@
 
 import itertools
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -153,10 +153,6 @@ class Interface:
             nested = [f"({text})" if "or" in text or "||" in text else text for text in texts]
             rules.append((f" {also} ".join(nested if len(nested) > 1 else texts), sentence))
         return rules
-
-    def holds_for(self, dims: Mapping[str, int]) -> bool:
-        """Whether the export may be used for these dims."""
-        return all(evaluate(assumption.condition, dims) for assumption in self.assumptions)
 
 
 def interface_of(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:

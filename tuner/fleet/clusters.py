@@ -1,7 +1,6 @@
 """Clusters by name: ``local``, the address of a scheduler, or ``slurm:FILE.toml`` and ``pbs:FILE.toml``."""
 
 import contextlib
-import importlib
 import importlib.util
 import logging
 import os

@@ -14,6 +14,7 @@ import click
 
 from tuner.cli.formatting import duration, grid
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.detect import find_each
 from tuner.night.plan import Plan
 from tuner.study import job_files
 from tuner.study.progress import Progress, job_note
@@ -66,7 +67,6 @@ def worker(
     The worker runs what the scheduler's clients send, as Dask does: connect it to a scheduler that you trust,
     and let nobody else reach that scheduler.
     """
-    from tuner.devices.detect import find_each
     from tuner.fleet.clusters import check_installed, security
 
     check_installed()
@@ -102,7 +102,6 @@ def run(
         EnvironmentTrouble: The cluster or the database cannot be used.
         LockedByAnother: Another coordinator works with the database.
     """
-    from tuner.devices.detect import find_each
     from tuner.fleet.clusters import check_installed, connected
 
     check_installed()

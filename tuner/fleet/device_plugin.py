@@ -21,7 +21,7 @@ from typing import Any
 from distributed import WorkerPlugin, get_worker
 
 from tuner.declare.catalogue import Catalogue
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.devices.machine_load import MachineWatch, slowed
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
@@ -52,27 +52,6 @@ IDLE_S, KEEP_ANSWER_S = 10.0, 1.0
 WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "finals")
 #: Why a worker ends for good.
 TOLD_TO_END, LIFETIME_OVER, WAS_IDLE = "its worker was told to end", "its lifetime is over", "it was idle"
-
-
-def condition_of(device: DetectedDevice) -> orders.WorkerReport:
-    """Opens a device, computes something small on it, and looks at its clocks and at who else uses it.
-
-    A CPU that others use is no reason: a night on this machine warns of that, too, and its champions are
-    provisional.
-    """
-    load = MachineWatch((device,)).load()
-    troubles = list(complaints(load)) if load.get(OTHERS_PROCESSES) else []
-    troubles += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
-    info, versions, unwell = device.info, dict[str, str](), ""
-    try:
-        with Crew((device,)) as crew:
-            worker = crew.devices[0]
-            info, versions = worker.info, dict(worker.versions)
-            unwell = worker.trusted({"do": "canary"})["unwell"]
-    except TunerError as error:
-        unwell = str(error)
-    troubles += [f"its canary fails: {unwell}"] if unwell else []
-    return orders.WorkerReport(info, versions, tuple(troubles))
 
 
 @dataclass
@@ -181,8 +160,24 @@ class DevicePlugin(WorkerPlugin):
             return replace(self.condition(), host=socket.gethostname(), identity=identity)
 
     def condition(self) -> orders.WorkerReport:
-        """Looks at the device."""
-        return condition_of(self.device)
+        """Opens a device, computes something small on it, and looks at its clocks and at who else uses it.
+
+        A CPU that others use is no reason: a night on this machine warns of that, too, and its champions are
+        provisional.
+        """
+        load = MachineWatch((self.device,)).load()
+        troubles = list(complaints(load)) if load.get(OTHERS_PROCESSES) else []
+        troubles += [f"its clocks are lowered: {reason}" for reason in slowed(self.device)]
+        info, versions, unwell = self.device.info, dict[str, str](), ""
+        try:
+            with Crew((self.device,)) as crew:
+                worker = crew.devices[0]
+                info, versions = worker.info, dict(worker.versions)
+                unwell = worker.trusted({"do": "canary"})["unwell"]
+        except TunerError as error:
+            unwell = str(error)
+        troubles += [f"its canary fails: {unwell}"] if unwell else []
+        return orders.WorkerReport(info, versions, tuple(troubles))
 
     def time(self, order: orders.SentinelOrder) -> list[list[Sentinel]]:
         """Times sentinels, a list for each pass.

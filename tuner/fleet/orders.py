@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare import catalogue
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
@@ -95,7 +94,7 @@ class NamedItem:
         nothing: Any = None
         return cls(item.problem.to_json(), replace(item, problem=nothing, catalogue=nothing))
 
-    def resolve(self, catalogues: dict[Path | None, Catalogue]) -> PlanItem:
+    def resolve(self, catalogues: dict[Path | None, catalogue.Catalogue]) -> PlanItem:
         """Finds the item in this machine's files.
 
         Args:
@@ -205,12 +204,12 @@ class SentinelOrder:
         named = []
         for watched in problems:
             problem = watched.problem
-            item = PlanItem(problem, Catalogue({}, ()), problem.operation.origin, watched.regime)
+            item = PlanItem(problem, catalogue.Catalogue({}, ()), problem.operation.origin, watched.regime)
             contenders = tuple((one.name, one.kernel.name, dict(one.config)) for one in watched.contenders)
             named.append((NamedItem.of(item), contenders))
         return cls(tuple(named), tuple(passes), limit_s)
 
-    def resolve(self, target: str, catalogues: dict[Path | None, Catalogue]) -> list[Watched]:
+    def resolve(self, target: str, catalogues: dict[Path | None, catalogue.Catalogue]) -> list[Watched]:
         """Finds the problems in this machine's files.
 
         Args:

@@ -302,10 +302,6 @@ class ClusterRunner:
         self.members[place.name].becomes(State.TIMES)
         self._submit(self.members[place.name], "time", order)
 
-    def _greet(self, member: Member) -> None:
-        member.becomes(State.CHECKED)
-        self._submit(member, "greet", orders.Greeting(self._files, self.ledger.database))
-
     def _submit(self, member: Member, what: str, message: Any) -> None:
         if self._client.status != "running":
             raise EnvironmentTrouble(GONE)
@@ -353,7 +349,8 @@ class ClusterRunner:
             waits_s = time.monotonic() - member.since_s
             if member.state is State.GONE or (member.state is State.REFUSED and waits_s > self.recheck_s):
                 member.address = address
-                self._greet(member)
+                member.becomes(State.CHECKED)
+                self._submit(member, "greet", orders.Greeting(self._files, self.ledger.database))
         self.looked()
 
     def _workers(self) -> dict[str, str]:

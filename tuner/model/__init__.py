@@ -1,3 +1,1 @@
 """A model of times for one operation on one device: physics first, trees on top, calibrated by leaving out."""
-
-from __future__ import annotations

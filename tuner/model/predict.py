@@ -96,9 +96,8 @@ class Model:
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype, layout, precision and epilogue."""
-        own = self.provenance.get
         named = problem.operation.name, problem.precision, problem.epilogue
-        surveyed = self.operation, own("precision", IEEE), own("epilogue", "")
+        surveyed = self.operation, self.precision, self.epilogue
         return named == surveyed and (problem.dtype, problem.layout) in self.traits
 
 

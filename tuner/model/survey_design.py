@@ -25,7 +25,7 @@ from tuner.errors import InputError
 from tuner.lookup.legality import Points
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
-from tuner.model.predict import predictor_for
+from tuner.model.predict import Named, predictor_for
 from tuner.model.stored import arithmetic_of, model_of
 from tuner.model.table import Choices
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, Floats, distances, log_dims
@@ -33,9 +33,6 @@ from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
-
-#: Kernel and config.
-Named = tuple[str, Config]
 
 #: Configs that others are made of for a problem, parameters that differ, and combinations that are looked at.
 ORIGINS, RADIUS, TRIES = 4, 2, 24

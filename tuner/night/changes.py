@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.lookup.answers import Question, tune_command
 from tuner.night import stored
 from tuner.night.sentinels import Watched
 from tuner.night.stored import Sentinel
+from tuner.results.distance import Floats
 from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
 from tuner.store import Store
 from tuner.study.crowns import Reign
-
-Floats = NDArray[np.float64]
 
 #: Participants in the order of every vector here.
 ORDER = (CHAMPION, BEFORE, LIBRARY)
@@ -353,7 +351,7 @@ def alerts_of(boards: Iterable[Sequence[ProblemNight]]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, str, bool], list[tuple[ProblemNight, str]]] = {}
     for night, power in itertools.chain.from_iterable(map(_changed, boards)):
-        cause, why = judge(night, power)
+        cause, why = next(causes_of(night, power))
         board = "" if cause in ("vendor", "compiler") else night.tonight.device.uuid
         groups.setdefault((cause, board, night.share > 0), []).append((night, why))
     alerts = [_alert(cause, slower, group) for (cause, _, slower), group in groups.items()]
@@ -394,18 +392,16 @@ def _changed(nights: Sequence[ProblemNight]) -> Iterator[tuple[ProblemNight, flo
             yield night, max((share for other, share in power.items() if other is not night), default=0.0)
 
 
-def judge(night: ProblemNight, power: float = 0.0) -> tuple[str, str]:
-    """Names the cause of a change: a key of `CAUSES`, and what led to it.
+def causes_of(night: ProblemNight, power: float) -> Iterator[tuple[str, str]]:
+    """The causes that explain a change, what tells most first; the last explains any.
 
     Args:
         night: A problem that changed, or whose champion is wrong.
         power: Share by which the board drew more power at other problems than in the nights before.
+
+    Yields:
+        A key of `CAUSES`, and what led to it.
     """
-    return next(_causes(night, power))
-
-
-def _causes(night: ProblemNight, power: float) -> Iterator[tuple[str, str]]:
-    """The causes that explain a change, what tells most first; the last explains any."""
     change = night.change
     if change is None:
         yield "wrong", night.wrong

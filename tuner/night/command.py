@@ -25,15 +25,14 @@ import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
 from tuner.cli.formatting import print_json
-from tuner.cli.options import DEVICE, data_options, named_problem, problem_options, run_options
+from tuner.cli.options import DEVICE, data_options, named_problem, problem_options, run_options, together
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
-from tuner.extras import provided
+from tuner.extras import provided, required
 from tuner.lookup.asking import database_url
 from tuner.night import reporting, stored
 from tuner.night.night import LocalRunner, run_surveys, with_wanted
 from tuner.night.plan import LONGEST_NIGHT_H, Plan, PlanItem, clock_time, outside, read_plan, seconds_until
-from tuner.night.reporting import has_alerts
 from tuner.night.scheduler import Night
 from tuner.night.watching import NightWatch
 from tuner.night.work import NightItem, Place, Runner
@@ -49,20 +48,9 @@ SECRET_VARIABLE = "TUNER_NOTIFY_SECRET"
 OUTSIDE = 5
 
 
-def _clusters() -> tuple[Any, ...]:
-    """Implementations of the extension point "cluster": nights on the workers of a cluster.
-
-    One has `options`, a decorator that adds its options to the command, `--cluster` and `--job-script` among
-    them; `print_job(cluster)`; and `run(plan, db, options, seed, deadline_s, printer)`, which returns a
-    `NightResult`.
-    """
-    return provided("cluster")
-
-
-def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
-    for cluster in _clusters():
-        command = cluster.options(command)
-    return command
+# An implementation of the extension point "cluster" has `options`, a decorator that adds its options to the
+# command, `--cluster` and `--job-script` among them; `print_job(cluster)`; and `run(plan, db, options, seed,
+# deadline_s, printer)`, which returns a `NightResult` of a night on the workers of a cluster.
 
 
 @click.command()
@@ -81,7 +69,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
 @click.option("--write", is_flag=True, help="With --install: write the files.")
 @click.option("--last", is_flag=True, help="Say how the last night ended.")
-@_cluster_options
+@together(*(cluster.options for cluster in provided("cluster")))
 @run_options
 def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     """Tune the problems of a plan until a deadline.
@@ -97,7 +85,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     if options["last"]:
         show_last(db, as_json)
     elif options.get("job_script"):
-        _clusters()[0].print_job(options["cluster"])
+        required("cluster").print_job(options["cluster"])
     elif path is None:
         raise InputError("a night takes a plan, got none; name a TOML file, or --last")
     elif options["install"]:
@@ -132,9 +120,9 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
     if result.stopped is not None:
         raise result.stopped
     failed = [str(item.item.problem) for item in result.items if item.state == "failed"]
-    if failed and not has_alerts(result.report):
+    if failed and not reporting.has_alerts(result.report):
         raise NothingFound(f"{len(failed)} of {len(result.items)} problems failed: {', '.join(failed[:5])}")
-    return reporting.ALERTS if has_alerts(result.report) else 0
+    return reporting.ALERTS if reporting.has_alerts(result.report) else 0
 
 
 def _plan(path: Path, options: Mapping[str, Any]) -> Plan:
@@ -162,7 +150,7 @@ def _run(plan: Plan, db: str, options: Mapping[str, Any], begun_s: float) -> Nig
         printer = Printer(options["quiet"], events, max(1, len(plan.items)))
         job_files.count(0, printer.of)
         # A cluster's workers may work in other folders.
-        run, url = (_clusters()[0].run, database_url(db)) if options.get("cluster") else (_run_here, db)
+        run, url = (required("cluster").run, database_url(db)) if options.get("cluster") else (_run_here, db)
         return cast(NightResult, run(plan, url, options, seed, deadline_s, printer))
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 
 from tuner.declare.catalogue import builtin
@@ -26,11 +26,6 @@ from tuner.workers.device_worker import Crew
 View = Callable[[PlanItem], AbstractContextManager[Callable[[Progress], None]]]
 
 
-def no_view(item: PlanItem) -> AbstractContextManager[Callable[[Progress], None]]:
-    """Shows nothing."""
-    return nullcontext(lambda progress: None)
-
-
 class Stage:
     """Holds the devices, which stay open from one study to the next.
 
@@ -38,7 +33,7 @@ class Stage:
         done: What came of the latest work so far, also if an exception ended it.
     """
 
-    def __init__(self, store: Store, devices: tuple[DetectedDevice, ...], view: View = no_view) -> None:
+    def __init__(self, store: Store, devices: tuple[DetectedDevice, ...], view: View) -> None:
         """Begins with no study.
 
         Args:
@@ -142,7 +137,7 @@ class LocalRunner(Stage):
     """
 
     def __init__(
-        self, store: Store, devices: tuple[DetectedDevice, ...], view: View = no_view,
+        self, store: Store, devices: tuple[DetectedDevice, ...], view: View,
         versions: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Begins with nothing to do.

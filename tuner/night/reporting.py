@@ -22,7 +22,6 @@ from tuner.declare.folders import filled, write_whole
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
 from tuner.night.changes import ORDER
-from tuner.night.stored import Sentinel
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import utc_now
@@ -116,7 +115,7 @@ def last_night(store: Store) -> dict[str, Any]:
     return last | {"ended_at": None, "stopped": None, "alerts": None}
 
 
-def sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
+def sentinel_json(sentinel: stored.Sentinel) -> dict[str, Any]:
     """A sentinel as reports have it."""
     data: dict[str, Any] = {
         "at": sentinel.measured_at, "problem": str(sentinel.problem), "board": sentinel.device.uuid,

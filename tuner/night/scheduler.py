@@ -52,6 +52,7 @@ class Night:
         warned: Is told of trouble that does not end the night.
         clock: Tells the time in seconds.
         lanes: Model of device -> its problems.
+        ended: Problems whose results became known since they were last told.
     """
 
     plan: Plan
@@ -63,7 +64,7 @@ class Night:
     warned: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
     lanes: dict[str, Lane] = field(default_factory=dict, init=False)
-    _ended: list[NightItem] = field(default_factory=list, init=False)
+    ended: list[NightItem] = field(default_factory=list, init=False)
 
     def run(self, runner: Runner, before: Callable[[], None] = lambda: None) -> Iterator[NightItem]:
         """Hands out work until nothing is left, and yields each problem's result as soon as it is known.
@@ -120,10 +121,6 @@ class Night:
             lane.leave(why)
         return [*self._results(), *self._without_device(why)]
 
-    def end(self, problem: NightItem) -> None:
-        """A problem has its result."""
-        self._ended.append(problem)
-
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""
         return math.inf if self.deadline_s is None else self.deadline_s - self.clock()
@@ -139,7 +136,7 @@ class Night:
 
     def _results(self) -> list[NightItem]:
         """The results that became known since the last call."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def _without_device(self, why: str) -> Iterator[NightItem]:
@@ -215,7 +212,7 @@ class Lane:
         if problem.state == "waiting":
             self.unfinished[problem.name] = problem
         else:
-            self._night.end(problem)
+            self._night.ended.append(problem)
         return problem
 
     def begin(self) -> None:
@@ -360,7 +357,7 @@ class Lane:
         """A problem has its result, unless it had one before."""
         if self.unfinished.pop(problem.name, None) is not None:
             self._slices.leave(problem)
-            self._night.end(problem.ended(state, why))
+            self._night.ended.append(problem.ended(state, why))
 
 
 # --- slices --------------------------------------------

@@ -186,17 +186,15 @@ def note(store: Store, night: str, event: str, data: Mapping[str, Any]) -> None:
         connection.execute(tables.nights.insert(), row)
 
 
-def events(store: Reader, night: str = "", limit: int = 1000) -> list[sa.Row[Any]]:
+def events(store: Reader, limit: int = 1000) -> list[sa.Row[Any]]:
     """Events of nights as rows of the table, the latest last; those that are damaged are left out.
 
     Args:
         store: The store to read.
-        night: Of this night only.
         limit: Of the latest, at most so many.
     """
     of = tables.nights.c
-    named = rows.fits(tables.nights, night=checked_id(night) if night else None)
-    wanted = sa.select(*of).where(*named).order_by(of.at.desc(), of.number.desc()).limit(limit)
+    wanted = sa.select(*of).order_by(of.at.desc(), of.number.desc()).limit(limit)
     return [row for row in reversed(store.rows(wanted)) if row.data is not None]
 
 

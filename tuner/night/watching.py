@@ -14,7 +14,6 @@ from tuner.night import stored
 from tuner.night.changes import REPEATS, ProblemNight, alerts_of, arguments, history, last_told
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, Pass, Watched, choose, local_boards
-from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
@@ -69,7 +68,7 @@ class NightWatch:
     alone: bool = False
     why_none: str = ""
     night: str = field(default_factory=new_id)
-    sentinels: list[Sentinel] = field(default_factory=list)
+    sentinels: list[stored.Sentinel] = field(default_factory=list)
     alerts: list[dict[str, Any]] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     rolled_back: list[str] = field(default_factory=list)
@@ -157,7 +156,7 @@ class NightWatch:
 
     def _passed(
         self, boards: Boards, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]
-    ) -> dict[str, list[list[Sentinel]]]:
+    ) -> dict[str, list[list[stored.Sentinel]]]:
         """Times problems on boards, and stores the sentinels.
 
         Raises:

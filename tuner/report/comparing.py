@@ -22,7 +22,6 @@ from tuner.results.measurement import compare as compare_in_turn
 from tuner.results.record import Record, Role
 from tuner.results.units import config_text, duration
 from tuner.store import Store, listing
-from tuner.store.listing import Selection
 from tuner.study.requests import database_url
 
 #: Versions of which a word is enough.
@@ -66,9 +65,7 @@ def read_side(text: str, known: Callable[[], Sequence[Record]]) -> tuple[str, st
 
 
 def is_of(record: Record, kind: str, value: str) -> bool:
-    """Whether a record is of a side. Of versions, such as the library's, a word is enough."""
-    if kind == "db":
-        return True
+    """Whether a record is of a side by one of `KINDS`. Of versions, such as the library's, a word is enough."""
     own = KINDS[kind](record)
     if kind == "date" and (dates := _DATES.fullmatch(value)):
         return dates[1] <= own <= (dates[2] or dates[1])
@@ -159,14 +156,14 @@ def compare_sides(one: str, other: str, *, operation: str = "", db: str = "") ->
         InputError: A side cannot be read.
         NothingFound: The sides have no problem in common.
     """
-    selection = Selection(operation)
+    selection = listing.Selection(operation)
     known = functools.cache(lambda: _read(database_url(db), selection))
     names, sides = [], []
     for text in (one, other):
         kind, value = read_side(text, known)
         records = _read(value, selection) if kind == "db" else known()
         names.append(f"{kind} {value}")
-        sides.append(_speakers(record for record in records if is_of(record, kind, value)))
+        sides.append(_speakers(one for one in records if kind == "db" or is_of(one, kind, value)))
     common = [key for key in sides[0] if key in sides[1]]
     if not common:
         raise NothingFound(
@@ -179,7 +176,7 @@ def compare_sides(one: str, other: str, *, operation: str = "", db: str = "") ->
     return Compared(names[0], names[1], rows, *only)
 
 
-def _read(url: str, selection: Selection) -> list[Record]:
+def _read(url: str, selection: listing.Selection) -> list[Record]:
     """Timed records of a database; samples of trials that were stopped early say nothing."""
     with Store.open(url, read_only=True) as store:
         return [

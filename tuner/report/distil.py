@@ -6,15 +6,14 @@ and their speeds at the tuned shapes. A shape takes the legal one that is fastes
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -158,7 +157,7 @@ class Distilled:
         legal = np.where(speeds[:, chosen] > 0, expected, 0.0)
         return [int(chosen[row.argmax()]) if row.any() else None for row in legal]
 
-    @functools.cached_property
+    @cached_property
     def losses(self) -> dict[str, dict[str, float]]:
         """``best``: of the best chosen config; ``decided``: of what `decided` takes; ``left_out``: see below.
 
@@ -301,10 +300,7 @@ def distil(
     """Find few configs for many shapes, and write a Python function that chooses among them."""
     writable_file(output)
     catalogue = builtin_now()
-    with ExitStack() as closing:
-        store = opened(db)
-        if store is not None:
-            closing.callback(store.close)
+    with opened(db) or nullcontext() as store:
         info, subject = _subject(Snapshot.open(store), operation, **options)
 
         def choose(known: Store | None) -> Distilled:

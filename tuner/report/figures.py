@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 from tuner.report import study_view
 from tuner.report.ladder_plan import Section
 from tuner.report.ladder_result import Ladder
-from tuner.report.study_view import StudyView
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
 from tuner.results.record import Champion
@@ -81,7 +80,7 @@ def points(figure: go.Figure, places: Iterable[Any], hover: str, **style: Any) -
 # ---- of a study
 
 
-def figures(study: StudyView) -> NamedFigures:
+def figures(study: study_view.StudyView) -> NamedFigures:
     """Figures by name; those that the study has no data for are left out."""
     drawn = {
         "history": study.timed and _history(study), "importance": _importance(study), "pairs": _pairs(study),
@@ -91,7 +90,7 @@ def figures(study: StudyView) -> NamedFigures:
     return NamedFigures({name: figure for name, figure in drawn.items() if figure})
 
 
-def _importance(study: StudyView) -> go.Figure | None:
+def _importance(study: study_view.StudyView) -> go.Figure | None:
     shares = study_view.importance(study)
     if not shares:
         return None
@@ -101,20 +100,20 @@ def _importance(study: StudyView) -> go.Figure | None:
     return figure.update_xaxes(tickformat=".0%", range=[0, max(0.1, 1.15 * max(shares.values()))])
 
 
-def _failures(study: StudyView) -> go.Figure:
+def _failures(study: study_view.StudyView) -> go.Figure:
     measured = sum(trial.measurement.outcome is Outcome.MEASURED for trial in study.trials)
     counts = dict([("measured", measured), *study_view.reasons(study).items()][:12])
     return bars(counts, [*map(str, counts.values())], "trials", "How trials ended, and why")
 
 
-def _time_spent(study: StudyView) -> go.Figure | None:
+def _time_spent(study: study_view.StudyView) -> go.Figure | None:
     spent = study_view.seconds_by_stage(study)
     axis = "seconds; compile workers and the search work beside the device"
     texts = [f"{seconds:.3g} s" for seconds in spent.values()]
     return bars(spent, texts, axis, "Where the time went") if spent else None
 
 
-def _history(study: StudyView) -> go.Figure:
+def _history(study: study_view.StudyView) -> go.Figure:
     """Speed by trial, the best so far, and the library."""
     figure, speeds = go.Figure(), [0.0] * len(study.trials)
     layers: dict[Outcome, list[Any]] = {Outcome.MEASURED: [], Outcome.PRUNED: []}
@@ -145,7 +144,7 @@ def _history(study: StudyView) -> go.Figure:
     return titled(figure, f"Speed by trial: {study.title}")
 
 
-def _pairs(study: StudyView) -> go.Figure | None:
+def _pairs(study: study_view.StudyView) -> go.Figure | None:
     """A heatmap of the best speed for each pair of values of two parameters, which a menu chooses."""
     figure, buttons, shown = go.Figure(), list[dict[str, Any]](), study_view.pairs_shown(study)
     if not shown:
@@ -166,7 +165,7 @@ def _pairs(study: StudyView) -> go.Figure | None:
     return titled(figure, f"Best speed by pairs of parameters of {study.kernel}")
 
 
-def _parallel(study: StudyView) -> go.Figure:
+def _parallel(study: study_view.StudyView) -> go.Figure:
     """Parallel coordinates: a line for each config, coloured by its speed."""
     speeds, axes = [study.speed(trial) for trial in study.of_kernel], list[dict[str, Any]]()
     for name, values in study.parameters.items():

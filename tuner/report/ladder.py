@@ -14,7 +14,6 @@ import click
 
 from tuner.cli import options as cli
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import data_options, device_option, folder_option, problem_options
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
@@ -232,9 +231,9 @@ class Climb:
 
 
 @click.command()
-@problem_options
+@cli.problem_options
 @cli.kernels_option("Measure only this kernel; repeat for several.")
-@device_option("cpu or cuda:N; default: the GPU if there is one.")
+@cli.device_option("cpu or cuda:N; default: the GPU if there is one.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
@@ -244,9 +243,9 @@ class Climb:
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
 @click.option("--no-sweeps", is_flag=True, help="Leave the sweeps of a plan out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
-@folder_option("Write an HTML page and plots to this folder.")
+@cli.folder_option("Write an HTML page and plots to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
-@data_options
+@cli.data_options
 def ladder(
     folder: Path | None, seconds: float | None, end_to_end: bool, seed: int, db: str, as_json: bool,
     **options: Any,

@@ -15,7 +15,6 @@ import click
 
 from tuner.cli import options as cli
 from tuner.cli.formatting import pairs, table
-from tuner.cli.options import database_option, device_option, folder_option
 from tuner.errors import InputError
 from tuner.python.tuned import Tuned
 from tuner.report import study_view
@@ -200,10 +199,10 @@ def write_page(path: Path, template: str, *, figures: Figures, **values: Any) ->
 @click.command("show")
 @click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=cli.OPERATION)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of FILE.py by name.")
-@device_option("Name or uuid of the device; default: of the latest study.")
+@cli.device_option("Name or uuid of the device; default: of the latest study.")
 @click.option("--regime", default="", help="How times were taken; default: of the latest study.")
-@folder_option("Write study.html to this folder.")
-@database_option
+@cli.folder_option("Write study.html to this folder.")
+@cli.database_option
 def show_command(
     what: tuple[str, ...], sets: tuple[str, ...], device: str, regime: str, folder: Path | None, db: str
 ) -> None:

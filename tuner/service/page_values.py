@@ -21,9 +21,7 @@ from tuner.service.job_queue import jobs_json
 from tuner.service.records import selects
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
-from tuner.service.stored_jobs import JobRow
 from tuner.store import Store, listing, watched
-from tuner.store.listing import Selection
 from tuner.store.published import slug, tuned_folder
 from tuner.study.crowns import Reign, champion_json, reign_json, reigns
 
@@ -61,7 +59,7 @@ def present(known: Iterable[Reign]) -> list[Champion]:
     return [place.champion for place in known if place.champion is not None]
 
 
-def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str = "") -> list[dict[str, Any]]:
+def problem_rows(view: OpenSnapshot, wanted: listing.Selection, sort: str = "") -> list[dict[str, Any]]:
     """The problems that were measured or published, with their champions."""
     rows: dict[Any, dict[str, Any]] = {}
     for place in places(view):
@@ -82,7 +80,7 @@ def overview_values(service: Service) -> dict[str, Any]:
     view, pool = service.cache.present, service.pool
 
     def known() -> tuple[Any, ...]:
-        rows = problem_rows(view, Selection())
+        rows = problem_rows(view, listing.Selection())
         tuned = Counter({row["device"]: 0 for row in rows})
         tuned.update(row["device"] for row in rows if row["champion"])
         devices = [name for name, _ in tuned.most_common()]
@@ -159,7 +157,7 @@ def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, reg
     return sorted(records.values(), key=lambda record: record.measured_at)
 
 
-def job_figures(store: Store, job: JobRow) -> list[dict[str, Any]]:
+def job_figures(store: Store, job: jobs.JobRow) -> list[dict[str, Any]]:
     """The trials of a job's problem since it was started, with the best so far."""
     if not job.started_at or "plan" not in job.asked or "problem" not in job.asked:
         return []
@@ -205,7 +203,7 @@ def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:
     """GB/s of reading, else of copying, and TFLOPS of multiply-adds: measured here, else published."""
     limits: dict[str, float] = {}
     for operation, unit in LIMITS.items():
-        wanted = Selection(operation=operation, device=device.name)
+        wanted = listing.Selection(operation=operation, device=device.name)
         latest = listing.latest(view.store, wanted, 500, outcome=Outcome.MEASURED)
         if latest and unit not in limits:
             limits[unit] = max(getattr(record, unit) for _, record in latest)

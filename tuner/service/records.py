@@ -11,7 +11,6 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Query, Request
 

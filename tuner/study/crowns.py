@@ -288,14 +288,11 @@ def champion_json(reigning: Reign, champion: Champion) -> dict[str, Any]:
 
 def history_json(reigning: Reign) -> dict[str, Any]:
     """Everybody who was champion of a problem on a device, and all that was said about them."""
-    log = [
-        {
-            "id": entry.id, "act": entry.act.value, "champion": entry.champion or None, "who": entry.who,
-            "why": entry.why, "made_at": entry.made_at,
-        }
-        for entry in reigning.log
-    ]  # fmt: skip
+    names = ("id", "act", "champion", "who", "why", "made_at")
     return reign_json(reigning) | {
         "history": [champion_json(reigning, one) for one in reigning.history],
-        "log": log,
+        "log": [
+            {name: getattr(entry, name) for name in names} | {"champion": entry.champion or None}
+            for entry in reigning.log
+        ],
     }

@@ -98,8 +98,6 @@ class Finals:
         self._session = session
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self._machine = machine
-        self._holder: Named | None = None
-        self._times_s: dict[Named, float] = {}
         self._struck: set[Named] = set()
         has_library = session.device.kind in session.problem.operation.baselines
         defaults = [] if has_library else declared_starts(kernels)[:1]

@@ -17,10 +17,8 @@ from tuner.results.measurement import VARIES, Measurement, Outcome
 from tuner.results.objectives import ANY_BITS, KEEP, LIBRARY_BITS, TIME, ErrorLimit, judged, values_of
 from tuner.results.record import VERIFICATION, ProblemKey, Record, Role, measured_as_now
 from tuner.search import Known, Observation
-from tuner.store import Store
+from tuner.store import Store, published
 from tuner.store.kernel_tuner import IMPORTED
-from tuner.store.published import champions as published
-from tuner.store.published import reigning_champion
 from tuner.store.reading import Reader
 from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.requests import StudyRequest
@@ -122,7 +120,7 @@ def near_champions(
     competing = {kernel.name for kernel in kernels}
     known = [
         champion.record
-        for champion in (*store.champions(operation=problem.operation), *published(problem.operation))
+        for champion in (*store.champions(operation=problem.operation), *published.champions(problem.operation))
         if champion.record.device.kind == device.kind
         and (elsewhere or champion.record.device.name == device.name)
         and champion.record.kernel in competing
@@ -198,7 +196,7 @@ def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, st
     # The champion and two configs that the model keeps go first, then one beside such and one that it keeps in
     # turn: there are far more of the former, so the best of them are more often ones that it is wrong about.
     turns = zip_longest(((one.kernel, one.config) for one in further[:STARTS]), model.starts[2:])
-    champion = reigning_champion(store, ProblemKey.of(request.problem), device, request.regime)
+    champion = published.reigning_champion(store, ProblemKey.of(request.problem), device, request.regime)
     first = [named(champion.record)] if champion else []
     starts = [*first, *model.starts[:2], *(one for turn in turns for one in turn if one), *known.starts]
     return replace(known, starts=starts, elsewhere=[*model.elsewhere, *further], foretold=True)
@@ -313,7 +311,7 @@ def held_class(session: Session, request: StudyRequest, library: Measurement | N
         if bits in ("", VARIES):
             raise NothingFound(f"--bits {LIBRARY_BITS} needs a library whose bits do not vary; none is here")
     elif bits == KEEP:
-        champion = reigning_champion(session.store, session.key, session.device, session.regime)
+        champion = published.reigning_champion(session.store, session.key, session.device, session.regime)
         if champion is None:
             return ""
         bits = champion.record.measurement.bits

@@ -3,13 +3,12 @@
 The study is the only process that writes the database, and it never touches a device: workers do.
 """
 
-import contextlib
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 
 from threadpoolctl import threadpool_limits
@@ -228,9 +227,11 @@ class Study:
     Attributes:
         request: Its request.
         session: Devices and compile workers.
-        budget: Time and progress.
+        budget: Its time.
+        progress: Its progress.
         library: The library's measurement before the search; None without a library.
-        policy: The search with all earlier knowledge, and a leaderboard with the trials that still count.
+        leaderboard: Ranks the trials that still count.
+        policy: The search with all earlier knowledge.
     """
 
     def __init__(
@@ -247,6 +248,7 @@ class Study:
             interruption: Handles signals.
         """
         self.session, self.budget, self._machine, self._interruption = session, budget, machine, interruption
+        self.progress = budget.progress
         budget.states_s = kind_of(session.device.kind).states_s
         options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
         spaces = legal_spaces(request.kernels, request.problem, session.device)
@@ -256,7 +258,7 @@ class Study:
         self.library = measure_baseline(session, request, budget, machine, left_s(until_s))
         cores = session.device.cores if session.shares_cores else 1
         held = held_class(session, request, self.library)
-        leaderboard = Leaderboard(request.objectives, budget.progress, cores, held)
+        self.leaderboard = leaderboard = Leaderboard(request.objectives, budget.progress, cores, held)
         known = resume(session, request, self.library, leaderboard)
         known = self._foretold(with_predictions(known, request, session.device, session.store), spaces)
         search = Search(spaces, options, known)
@@ -279,16 +281,6 @@ class Study:
         rung = FirstRung(request.kernels, spaces, request.seed)
         Loop(self.session, rung, self.budget).run(share_s)
         return rung.known(known) if rung.observations else known
-
-    @property
-    def progress(self) -> Progress:
-        """Its progress."""
-        return self.budget.progress
-
-    @property
-    def leaderboard(self) -> Leaderboard:
-        """Ranks the measured configs."""
-        return self.policy.leaderboard
 
     def search(self, seconds: float | None = None) -> str:
         """Searches.
@@ -392,7 +384,7 @@ def open_study(
         with budget.spent("opening"):
             check_request(request)
             if crew is None:
-                crew = stack.enter_context(contextlib.closing(Crew(request.found)))
+                crew = stack.enter_context(closing(Crew(request.found)))
             crew.open()
             session = stack.enter_context(session_of(request, store, crew))
             study = Study(request, session, budget, machine, interruption)

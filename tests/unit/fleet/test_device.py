@@ -28,7 +28,7 @@ from tuner.errors import EnvironmentTrouble, InputError, LockedByAnother
 from tuner.fleet import clusters, device_plugin
 from tuner.fleet.clusters import connected, job_script, seconds_of, site
 from tuner.fleet.command import worker
-from tuner.fleet.device_plugin import condition_of
+from tuner.fleet.device_plugin import DevicePlugin
 from tuner.fleet.orders import Database, Greeting, Order, difference, identity_of
 from tuner.fleet.runner import ClaimLedger
 from tuner.fleet.worker import WorkerOptions, nanny_options
@@ -184,7 +184,9 @@ def test_a_worker_ends_once_it_was_idle_or_its_time_is_up(
     ({"machine": {"others_processes": 2.0}}, ["2 other processes"]),
 ])  # fmt: skip
 def test_an_unfit_device_is_told_why(here: Path, device: dict[str, Any], complaints: list[str]) -> None:
-    report = condition_of(find(write_device(here / "device.json", **device)))
+    plugin = DevicePlugin(write_device(here / "device.json", **device))
+    plugin.device = find(plugin.spec)
+    report = plugin.condition()
     assert len(report.complaints) == len(complaints)
     assert all(wanted in text for wanted, text in zip(complaints, report.complaints, strict=True))
     assert report.info.uuid == "FAKE-1"

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.night.changes import CAUSES, Finding, Floats, ProblemNight, alerts_of, examine, judge
+from tuner.night.changes import CAUSES, Finding, ProblemNight, alerts_of, causes_of, examine
 from tuner.night.stored import Player, Sentinel
+from tuner.results.distance import Floats
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
 from tuner.results.sentinel import CHAMPION
@@ -151,7 +152,7 @@ def night(moved: str, change: float = 0.03, **more: Any) -> Night:
 ])  # fmt: skip
 def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str, told: str) -> None:
     made = night(moved, **more)
-    named, why = judge(made)
+    named, why = next(causes_of(made, power=0.0))
     assert named == cause
     assert told in why
     assert cause in CAUSES
@@ -159,11 +160,11 @@ def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str
 
 def test_power_at_other_problems_tells_of_a_neighbour_and_a_wrong_result_of_itself() -> None:
     made = night("all")
-    assert judge(made, power=0.3)[0] == "neighbour"
-    assert judge(made, power=0.05)[0] == "node"
+    assert next(causes_of(made, power=0.3))[0] == "neighbour"
+    assert next(causes_of(made, power=0.05))[0] == "node"
     made = night("champion", code="b", wrong="differs by 3 times")
     made.change = None
-    assert judge(made)[0] == "wrong"
+    assert next(causes_of(made, power=0.0))[0] == "wrong"
 
 
 def test_one_alert_for_a_cause_however_many_problems() -> None:

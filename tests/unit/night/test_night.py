@@ -127,7 +127,7 @@ def test_an_interrupted_night_keeps_its_slices(told: Told, here: Path, monkeypat
         # There is less time than the problems may take, so both have a slice before either has more.
         night = Night(read_plan(here / "plan.toml"), store, 1, time.monotonic() + 500, said=said)
         with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
-            list(night.run(LocalRunner(store, (find("fake:device.json"),))))
+            list(night.run(LocalRunner(store, (find("fake:device.json"),), Printer(True).view)))
     (first,) = (item for item in night.unfinished("stop") if item.item.problem.dims["n"] == 100)
     assert (first.state, first.why, first.slices) == ("searched", "stop", heard.count(100))
     kept = stored(here, n=100)
