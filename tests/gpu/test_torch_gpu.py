@@ -1,5 +1,7 @@
 """`tuner.torch` on a GPU: layers run tuned kernels, with right gradients, compiled and in CUDA graphs."""
 
+import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 from fixtures.callable_records import crowned
 
 import tuner
+from tuner.python import functions
 from tuner.python.decisions import device_info
 
 pytestmark = pytest.mark.filterwarnings(
@@ -70,23 +73,28 @@ def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("", "float32"), ("emulated", "float32"), ("", "bfloat16")])
+@pytest.mark.parametrize("inside", [False, True])
 def test_later_calls_of_an_eager_program_are_right_without_python(
-    precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    inside: bool, precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    multiply = torch.mm if inside else functools.partial(tuner.matmul, precision=precision)
+
     def product() -> None:
         a, b = torch.randn(2, 2048, 2048, device="cuda").to(getattr(torch, dtype))
         right, got = a.double() @ b.double(), torch.full_like(a, torch.nan)
-        torch.mm(a, b, out=got)
-        for each in (got, torch.mm(a, b)):
+        multiply(a, b, out=got)
+        for each in (got, multiply(a, b)):
             assert (each.double() - right).norm() <= (1e-6 if dtype == "float32" else 5e-3) * right.norm()
 
-    with torch.no_grad(), tuned.use(precision):
+    with torch.no_grad(), tuned.use(precision) if inside else contextlib.nullcontext():
         for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 product()
                 with monkeypatch.context() as patched:
                     patched.setattr(operators, "tuned_product", None)
+                    patched.setattr(functions, "FOUND_OF", {})
+                    patched.setattr(functions, "_first", None)
                     product()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from tuner.declare.epilogue import (
@@ -37,6 +37,8 @@ from tuner.python.running import key_of
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: {}, EMULATED: {}}
 _gemv: dict[Hashable, Prepared] = {}
 _transpose: dict[Hashable, Prepared] = {}
+#: Type of arrays -> what may run products of two such without Python; `tuner.torch` knows PyTorch's.
+NATIVE: dict[type, Callable[..., Any]] = {}
 #: How rows are spread over groups, maybe with scales and a dtype -> prepared products.
 _grouped: dict[Hashable, dict[Hashable, Prepared]] = {}
 #: Dtype of a result -> the part of an epilogue that says it.
@@ -107,6 +109,8 @@ def matmul(
     """
     if finish or bits or invariant:
         return _product(a, b, out, precision, (bits, invariant), **finish)
+    if (native := NATIVE.get(type(a))) is not None and (result := native(a, b, out, precision)) is not None:
+        return result
     try:
         call = FOUND_OF[type(a)](_matmul[precision or PRECISION.get()], a, b, out)
     except (KeyError, AttributeError, TypeError, RuntimeError):

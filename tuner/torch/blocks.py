@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -12,8 +13,8 @@ from torch._C import _dispatch_key_parse, _dispatch_tls_set_dispatch_key_include
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
-from tuner.python import misses
-from tuner.python.requests import PRECISION, precision_of
+from tuner.declare.problem import PRECISIONS
+from tuner.python import decisions, functions, misses, requests
 from tuner.torch import eager, operators
 from tuner.torch.replacements import PRODUCTS, Held, decision_of, exchanged, leaves_tf32
 
@@ -25,15 +26,23 @@ _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
 #: The blocks of all threads: what holds in each, and the policy on misses around it.
 _ENTERED: list[tuple[Held, Any]] = []
-#: Such a block -> its number, as native code knows it.
-_NUMBERS: dict[tuple[Held, Any], int] = {}
+#: Precision -> what holds in a call of `tuner.matmul` outside of blocks, and its number, which is negative.
+_DIRECT = {precision: (Held(precision, ""), -number) for number, precision in enumerate(PRECISIONS, 1)}
+#: Such a block or call -> its number, as native code knows it.
+_NUMBERS: dict[tuple[Held, Any], int] = {each: each[1] for each in _DIRECT.values()}
 _ATEN, _OURS = torch.library.Library("aten", "IMPL"), torch.library.Library("tuner", "FRAGMENT")
 _ALL = torch.library.Library("_", "IMPL")
 _ALL.fallback(torch.library.fallthrough_kernel, KEY)
-#: One for each content: compiled programs know it by its identity.
-_held = functools.cache(Held)
-#: Types of tensors that kernels take.
+#: Precision and bits -> what holds: compiled programs know it by its identity.
+_HELD = {(name, bits): Held(name, bits) for name in ("", *PRECISIONS) for bits in misses.BITS}
+#: What is replaced; compiled programs call those with `out`.
+_WITH_OUT = "matmul", "mm", "bmm", "addmm"
+_OPERATORS = "linear", "_scaled_mm", "_grouped_mm", *_WITH_OUT, *(f"{name}.out" for name in _WITH_OUT)
+#: What `_override_all` returns, once it has run.
+_NATIVE: list[Any] = []
+#: Types of tensors that kernels take, and of what `out` may be.
 _TYPES = {Tensor, nn.Parameter}
+_RESULTS = {*_TYPES, type(None)}
 
 
 def _settle() -> None:
@@ -52,7 +61,7 @@ def _override(operator: str, native: Any) -> None:
         _include(False)
         try:
             # A thread of autograd has the key of the one that asks, and no block: what all blocks hold, holds.
-            block, entered = _BLOCK.get(), {held for held, _ in _ENTERED}
+            block, entered = _BLOCK.get(), {each[0] for each in _ENTERED if each not in _DIRECT.values()}
             held = block[0][0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
             foreign = type(given[0]) not in _TYPES or forward_ad._current_level >= 0
@@ -81,14 +90,67 @@ def _override(operator: str, native: Any) -> None:
     _OURS.impl(ours, run, "CompositeImplicitAutograd")
 
 
-@functools.cache
-def _override_all() -> None:
-    """Replaces PyTorch's operators in threads inside of `use`, once."""
-    device = next(iter(operators.KERNELS_ON))
-    native = eager.library(device) if device != "cuda" or torch.cuda.is_available() else None
-    outs = "mm.out", "bmm.out", "addmm.out"  # which compiled programs call
-    for operator in ("linear", "matmul", "mm", "bmm", "addmm", "_scaled_mm", "_grouped_mm", *outs):
-        _override(operator, native)
+def _override_all() -> Any:
+    """Replaces PyTorch's operators in threads inside of `use`, once; the native code, if it can be had."""
+    if not _NATIVE:
+        with decisions.LOCK:
+            if not _NATIVE:
+                device = next(iter(operators.KERNELS_ON))
+                native = eager.library(device) if device != "cuda" or torch.cuda.is_available() else None
+                for operator in _OPERATORS:
+                    _override(operator, native)
+                _NATIVE.append(native)
+    return _NATIVE[0]
+
+
+def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
+    """A product of `tuner.matmul` outside of blocks by native code, into which Python's is put when it has run.
+
+    Args:
+        a: A tensor.
+        b: As of `tuner.matmul`.
+        out: As of `tuner.matmul`.
+        precision: As of `tuner.matmul`.
+
+    Returns:
+        The result; None for what native code does not know.
+    """
+    if torch.compiler.is_compiling():
+        with use(precision):
+            return torch.matmul(a, b, out=out)
+    call, native = _DIRECT.get(precision or requests.PRECISION.get()), _override_all()
+    if call is None or native is None or _ENTERED or misses.CHOSEN.get() is not None:
+        return None
+    if type(b) not in _TYPES or type(out) not in _RESULTS or torch._C._are_functorch_transforms_active():
+        return None
+    _ENTERED.append(call)
+    try:
+        if eager.HELD[0] != call[1]:
+            _settle()
+        if eager.HELD[0] != call[1] or len(_ENTERED) > 1:  # another thread has come inside
+            return None
+        eager.CALLER[0] = threading.get_ident()
+        _include(True)
+        try:
+            result = torch.matmul(a, b, out=out)
+        finally:
+            _include(False)
+        if eager.CALLER[0]:
+            return result
+        result = None
+        if native.tuner_asks():
+            before = call[1], misses.EPOCH[0] + misses.TURNS[0]
+            with eager.noted() as queued:
+                result = functions.matmul(a, b, out, precision=precision)
+            eager.keep(native, before, [a, b], result, decision_of((a, b, None), call[0]), queued)
+        return result
+    finally:
+        _ENTERED.remove(call)
+        if _ENTERED:
+            _settle()
+
+
+functions.NATIVE.update(dict.fromkeys(_TYPES, direct))
 
 
 def _replaced(plain: Any, held: Held, given: Sequence[Any], more: Mapping[str, Any]) -> Any:
@@ -126,8 +188,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
             UnknownName: No such precision, or bits.
         """
         super().__init__()
-        bits = misses.checked(bits, "class of bits", misses.BITS)
-        self._held = _held(precision and precision_of(precision), bits)
+        precision = precision and requests.precision_of(precision)
+        self._held = _HELD[precision, misses.checked(bits, "class of bits", misses.BITS)]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replaces what `PRODUCTS` and `REPLACED` name while a program is compiled; called by PyTorch."""
@@ -139,8 +201,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if torch.compiler.is_compiling():
             return super().__enter__()
         _override_all()
-        held = self._held._replace(precision=self._held.precision or PRECISION.get())
-        block = held._replace(tf32=leaves_tf32(held.precision)), misses.CHOSEN.get()
+        precision, bits = self._held.precision or requests.PRECISION.get(), self._held.bits
+        block = Held(precision, bits, leaves_tf32(precision)), misses.CHOSEN.get()
         _BLOCK.set((block, _BLOCK.get()))
         _ENTERED.append(block)
         if len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
@@ -162,9 +224,15 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
     def __call__(self, of: Any) -> Any:
         """Makes a function, or a module, always run inside."""
         if isinstance(of, nn.Module):
-            of.forward = super().__call__(of.forward)
+            forward = functools.partial(_called, self, of.forward)  # copies of the module get one of their own
+            of.forward = functools.update_wrapper(forward, of.forward)
             return of
         return super().__call__(of)
+
+
+def _called(block: use, of: Any, /, *given: Any, **more: Any) -> Any:
+    with block:
+        return of(*given, **more)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-// Products of eager programs inside of `tuner.torch.use`, without Python: what a product was once found to be,
-// PyTorch's own or launches of a kernel, is looked up by all that may change it, and run. What is met for the first
-// time, and what is out of the ordinary (autocast, gradients of kernels), goes to Python.
+// Products of eager programs, inside of `tuner.torch.use` and of `tuner.matmul`, without Python: what a product was
+// once found to be, PyTorch's own or launches of a kernel, is looked up by all that may change it, and run. What is met
+// for the first time, and what is out of the ordinary (autocast, gradients of kernels), goes to Python.
 #include <torch/library.h>
 
 #include <ATen/ops/addmm_ops.h>
@@ -10,6 +10,8 @@
 #include <ATen/ops/matmul_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <pthread.h>
 
 #include <array>
 #include <mutex>
@@ -71,8 +73,10 @@ struct Equal {
   }
 };
 
-// Set by Python once: counters of what expires, and of all that holds (0 where blocks differ).
+// Set by Python once: counters of what expires, and of all that holds: 0 where blocks differ, negative for the one call
+// of `tuner.matmul` at a time; and the thread of that, which becomes 0 where Python is to be asked.
 const int64_t *expired, *policies, *held;
+int64_t* caller;
 int64_t (*queue)(uint64_t program, uint64_t stream);
 int (*is_capturing)(void* stream, int* status);
 c10::DeviceType device_of_kernels;
@@ -87,7 +91,7 @@ enum class By { PYTORCH, PYTHON, KERNEL };
 struct Call {
   const Tensor* first = nullptr;
   Tensor* out = nullptr;
-  bool is_product = true, has_gradients = false, is_cast = false;
+  bool is_product = true, has_gradients = false, is_cast = false, is_direct = false;
   size_t tensors = 0, words = 0;
   std::array<int64_t, 64> key;
   std::array<uint64_t, 5> starts, ends;  // of memory; the result is the last
@@ -125,15 +129,17 @@ struct Call {
 
 // By what a product is run; by a kernel it has been then, into `result`.
 By run(Call& call, Tensor& result) {
-  if (!call.is_product || !at::isFloatingType(call.first->scalar_type())) return By::PYTORCH;
+  int64_t holds = *held;
+  call.is_direct = holds < 0 && *caller == static_cast<int64_t>(pthread_self());
+  if (holds < 0 && !call.is_direct) holds = 0;
   auto python = [&](bool may_answer) {
     asked.assign(call.key.begin(), call.key.begin() + (may_answer ? call.words : 0));
     return By::PYTHON;
   };
-  int64_t holds = *held;
-  if (!holds) return python(false);
+  bool is_ours = call.is_product && at::isFloatingType(call.first->scalar_type());
+  if (is_ours && !holds) return python(false);
+  if (!is_ours || call.first->device().type() != device_of_kernels) return call.is_direct ? python(false) : By::PYTORCH;
   c10::Device device = call.first->device();
-  if (device.type() != device_of_kernels) return By::PYTORCH;
   if (call.is_cast) return python(false);
   call.key[call.words++] = holds;
   int64_t dtype = static_cast<int64_t>(call.first->scalar_type());
@@ -147,10 +153,12 @@ By run(Call& call, Tensor& result) {
     return has_streams && (is_capturing(stream, &status) || status);
   };
   auto found = ways.find(View(call.key.data(), call.words));
-  // What runs while a graph is captured tells nothing of what runs elsewhere.
-  if (found == ways.end() || found->second.epoch != *expired + *policies) return python(!is_captured(current()));
-  Way& way = found->second;
   bool learns = call.has_gradients && at::GradMode::is_enabled();
+  // What runs while a graph is captured tells nothing of what runs elsewhere.
+  if (found == ways.end() || found->second.epoch != *expired + *policies)
+    return python(!is_captured(current()) && !(call.is_direct && learns));
+  Way& way = found->second;
+  if (call.is_direct && call.out && call.overlaps()) return python(false);
   if (learns && way.runs_kernel && way.captured == SAME) return python(false);  // which knows gradients of kernels
   bool is_own = learns || !way.runs_kernel;
   if (is_own && way.captured != PYTHONS) {
@@ -193,10 +201,11 @@ struct Inside<Operator, Result(Given...)> {
     (call.add(given), ...);
     Tensor result;
     By by = run(call, result);
-    if constexpr (std::is_reference_v<Result>) {
-      if (by == By::KERNEL) return *call.out;
-    } else {
-      if (by == By::KERNEL) return result;
+    bool is_missed = by == By::PYTHON && call.is_direct;
+    if (is_missed) *caller = 0;
+    if (by == By::KERNEL || is_missed) {
+      if constexpr (std::is_reference_v<Result>) return *call.out;
+      else return result;
     }
     if (by == By::PYTHON) {
       static auto named = c10::Dispatcher::singleton().findSchemaOrThrow(in_python, "");
@@ -223,6 +232,7 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, library) {
   replace<at::_ops::addmm>(library, "addmm", "tuner::eager_addmm");
   replace<at::_ops::linear>(library, "linear", "tuner::eager_linear");
   replace<at::_ops::matmul>(library, "matmul", "tuner::eager_matmul");
+  replace<at::_ops::matmul_out>(library, "matmul.out", "tuner::eager_matmul_out");
   replace<at::_ops::mm_out>(library, "mm.out", "tuner::eager_mm_out");
   replace<at::_ops::bmm_out>(library, "bmm.out", "tuner::eager_bmm_out");
   replace<at::_ops::addmm_out>(library, "addmm.out", "tuner::eager_addmm_out");
@@ -230,15 +240,16 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, library) {
 
 extern "C" {
 
-// Says where Python's counters are, what queues launches, what asks whether a stream is captured; and the type of
+// Says where Python's numbers are, what queues launches, what asks whether a stream is captured; and the type of
 // device that kernels run on.
 void tuner_begin(const uint64_t* addresses, int device_type) {
   std::lock_guard<std::mutex> guard(lock);
   expired = reinterpret_cast<const int64_t*>(addresses[0]);
   policies = reinterpret_cast<const int64_t*>(addresses[1]);
   held = reinterpret_cast<const int64_t*>(addresses[2]);
-  queue = reinterpret_cast<decltype(queue)>(addresses[3]);
-  is_capturing = reinterpret_cast<decltype(is_capturing)>(addresses[4]);
+  caller = reinterpret_cast<int64_t*>(addresses[3]);
+  queue = reinterpret_cast<decltype(queue)>(addresses[4]);
+  is_capturing = reinterpret_cast<decltype(is_capturing)>(addresses[5]);
   device_of_kernels = static_cast<c10::DeviceType>(device_type);
 }
 

@@ -32,6 +32,8 @@ from tuner.python.misses import EPOCH, TURNS
 
 #: What holds in all blocks, as a number; 0 where they differ, or products are collected.
 HELD = array("q", [0])
+#: The thread whose call of `tuner.matmul` is under way; 0 once native code knew nothing of it.
+CALLER = array("Q", [0])
 #: Seconds that a compiler may take, and characters that are told of what it says.
 COMPILE_S, LONGEST = 300, 400
 #: Handle of a stream that is another one in each thread: `cudaStreamPerThread`.
@@ -61,10 +63,10 @@ def library(device: str) -> ctypes.CDLL | None:
         said = str(getattr(error, "stderr", "") or error)[:LONGEST]
         warn_once(f"calls inside of tuner.torch.use take longer, as its native part cannot be had: {said}")
         return None
-    addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD)]
+    addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD, CALLER)]
     addresses += [ctypes.cast(of, ctypes.c_void_p).value or 0 for of in (queue, capturing) if of is not None]
     type_of_device = int(torch._C._autograd.DeviceType.__members__[device.upper()])
-    library.tuner_begin((ctypes.c_uint64 * 5)(*addresses), type_of_device)
+    library.tuner_begin((ctypes.c_uint64 * 6)(*addresses), type_of_device)
     return library
 
 

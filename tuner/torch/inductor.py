@@ -67,4 +67,5 @@ def teach() -> None:
             match.output_node().replace_all_uses_with(x)
             match.erase_nodes()
         else:
-            match.replace_by_example(ACTIVATIONS[activation], [x])
+            # By a function of one argument, unlike some of PyTorch's.
+            match.replace_by_example(lambda x: ACTIVATIONS[activation](x), [x])

@@ -19,19 +19,19 @@ def words(address, count): return list((WORD * count).from_address(address))
 
 def launch(config, function, arguments, extra):
     (m, k), n = shapes[function], 5
-    a, b, bias, c = (words(at, 1)[0] for at in words(arguments, 4))
+    a, b, *bias, c = (words(at, 1)[0] for at in words(arguments, runs[m, k].tensors))
     def numbers(at, *shape):
         return numpy.frombuffer((ctypes.c_float * (shape[0] * shape[1])).from_address(at), "f4").reshape(shape)
-    numbers(c, m, n)[:] = numbers(a, m, k) @ numbers(b, k, n) + numbers(bias, 1, n)
+    numbers(c, m, n)[:] = numbers(a, m, k) @ numbers(b, k, n) + (numbers(*bias, 1, n) if bias else 0)
     launched.append((m, k))
     return status[0]
 
 class Run:
-    def __init__(self, function): self.function = function
+    def __init__(self, function, tensors): self.function, self.tensors = function, tensors
     def again(self):
-        places = tuple(map(native.TensorAddress, range(4)))
+        places = tuple(map(native.TensorAddress, range(self.tensors)))
         made = native.KernelLaunch(self.function, (1, 1, 1), (1, 1, 1), 0, places)
-        return native.NativeRun([made], 4, [ctypes.cast(launching, ctypes.c_void_p).value] * 3)
+        return native.NativeRun([made], self.tensors, [ctypes.cast(launching, ctypes.c_void_p).value] * 3)
 
 launching = ctypes.CFUNCTYPE(ctypes.c_int, *[WORD] * 4)(launch)
 shapes, runs, status = [], {}, [0]
@@ -40,16 +40,18 @@ def product(a, b, out=None, bias=None, **how):
     by_python.append(tuple(a.shape))
     result = torch.addmm(torch.zeros(b.shape[1]) if bias is None else bias, a, b)
     result = result if out is None else out.copy_(result)
-    if bias is not None and kernels:
+    tensors = [one for one in (a, b, bias, result) if one is not None]
+    if kernels and len(tensors) == read:
         if tuple(a.shape) not in runs:
             shapes.append(tuple(a.shape))
-            runs[tuple(a.shape)] = Run(len(shapes) - 1)
-        addresses = [one.data_ptr() for one in (a, b, bias, result)]
+            runs[tuple(a.shape)] = Run(len(shapes) - 1, read)
+        addresses = [one.data_ptr() for one in tensors]
         for note in native.NOTED:
             note(runs[tuple(a.shape)], 0, tuple(addresses))
     return result
 
 operators.KERNELS_ON, operators.tuned_product, kernels = {"cpu"}, product, True
+read = 4
 a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
 
 def check(a, b, bias, launches, asked, **how):
@@ -162,6 +164,95 @@ with tuned.use():
     runs.clear(); gc.collect()
     check(a, b, bias, 0, 1)
 check(a, b, bias, 0, 0)
+""",
+    "calls of tuner.matmul outside of a block": """
+from tuner.python import arrays
+
+read = 3
+def multiplied(a, b, launches, asked, **how):
+    launched.clear(); by_python.clear()
+    right = a.detach().double().numpy() @ b.detach().double().numpy()
+    result = tuner.matmul(a, b, **how)
+    torch.testing.assert_close(result.detach().double(), torch.from_numpy(right), rtol=2e-2, atol=5e-2)
+    assert (len(launched), len(by_python)) == (launches, asked), (launched, by_python)
+    return result
+
+tuner.matmul(b, torch.ones(5, 1))
+arrays.FOUND_OF[torch.Tensor] = lambda kept, *of: product  # what Python runs
+multiplied(a, b, 0, 1)
+for _ in range(2):
+    a, b, out = torch.randn(3, 4), torch.randn(4, 5), torch.empty(3, 5)
+    multiplied(a, b, 1, 0)
+    multiplied(a, b, _, 1 - _, out=out)
+multiplied(a, b, 0, 1, precision="emulated")
+multiplied(a, b, 1, 0)
+with tuner.precision("emulated"):
+    multiplied(a, b, 1, 0)
+with tuned.use():
+    result = tuner.matmul(a, b)
+torch.testing.assert_close(result, a @ b)
+multiplied(a, b, 1, 0)
+whole = torch.randn(20)
+multiplied(whole[:12].view(3, 4), b, 0, 1, out=whole[4:19].view(3, 5))
+multiplied(a, b.clone().requires_grad_(), 0, 1)
+entered, leave = threading.Event(), threading.Event()
+def other():
+    with tuned.use():
+        entered.set(); leave.wait()
+thread = threading.Thread(target=other); thread.start(); entered.wait()
+multiplied(a, b, 0, 1)
+leave.set(); thread.join()
+multiplied(a, b, 1, 0)
+kernels = False
+for asked in (1, 0):
+    multiplied(a[:2], b, 0, asked)
+    multiplied(a[:2], b, 0, asked, out=torch.full((2, 5), torch.nan))
+del arrays.FOUND_OF[torch.Tensor]
+weight = b.clone().requires_grad_()
+tuner.matmul(a, weight).sum().backward()
+torch.testing.assert_close(weight.grad, a.sum(0)[:, None].expand(4, 5))
+for wrong in (torch.randn(5, 5), b.numpy(), None):
+    try:
+        tuner.matmul(a, wrong)
+    except (TypeError, ValueError) as error:
+        assert "matmul" in str(error), error
+    else:
+        raise AssertionError("it fits nothing")
+stack = torch.randn(2, 3, 4)
+torch.testing.assert_close(torch.vmap(lambda one: tuner.matmul(one, b))(stack), stack @ b)
+torch.testing.assert_close(tuner.matmul(a.int(), b.int()), a.int() @ b.int())
+for _ in range(2):
+    square = torch.randn(4, 4)
+    right = square @ square
+    torch.testing.assert_close(tuner.matmul(square, square, out=square), right)
+""",
+    "threads may come inside at the same time": """
+from concurrent.futures import ThreadPoolExecutor
+barrier, kernels = threading.Barrier(4), False
+def inside(number):
+    barrier.wait()
+    with tuned.use():
+        result = torch.addmm(bias, a, b)
+    return tuner.matmul(a, b) + bias - result
+with ThreadPoolExecutor(4) as pool:
+    for off in pool.map(inside, range(4)):
+        assert off.abs().max() < 1e-5, off
+""",
+    "a program with tuner.matmul, or with a block in it, is compiled without a break": """
+def called(a, b): return tuner.matmul(a, b, precision="emulated").relu()
+def inside(a, b):
+    with tuned.use("emulated"):
+        return (a @ b).relu()
+for number, program in enumerate((called, inside), 1):
+    torch.testing.assert_close(torch.compile(program, fullgraph=True, dynamic=True)(a, b), (a @ b).relu())
+    assert by_python == [(3, 4)] * number, by_python
+operators.tuned_product = tuner.matmul
+weight = b.clone().requires_grad_()
+for _ in range(2):
+    result = torch.compile(called, fullgraph=True)(a, weight)
+    torch.testing.assert_close(result, (a @ b).relu())
+    (of_weight,) = torch.autograd.grad(result.sum(), weight)
+    torch.testing.assert_close(of_weight, a.t() @ (a @ b > 0).float())
 """,
 }
 

@@ -1,6 +1,9 @@
 """Products of PyTorch's models by tuned kernels: values, gradients, compiled, exported, prepared."""
 
 import contextlib
+import copy
+import inspect
+import pickle
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -258,6 +261,14 @@ def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]])
         net(x[None])
     assert [(call[0], call[2]) for call in asked] == [((2, 6), "emulated"), ((2, 5), "emulated")]
     assert set(net.state_dict()) == set(model().state_dict())
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        asked.clear()
+        with torch.no_grad():
+            other[2].weight.zero_()
+            assert not other(x).any(), "a copy has parameters of its own"
+            assert net(x).any()
+        assert [call[2] for call in asked] == ["emulated"] * 4
+    assert inspect.signature(net.forward) == inspect.signature(model().forward)
     asked.clear()
     tuned.use()(lambda: x @ x.t())()
     assert len(asked) == 1
@@ -331,7 +342,7 @@ def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_act
 
     def twice(x: Any) -> Any:
         y = net[0](x)
-        return functional.gelu(y) + y  # which nothing can be part of
+        return functional.gelu(y) + functional.relu(y) + functional.silu(y)  # which nothing can be part of
 
     with torch.no_grad():
         for run, finish in ((net, "bias+gelu+library"), (twice, "bias+library")):
