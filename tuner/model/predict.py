@@ -97,7 +97,7 @@ class Model:
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype, layout, precision and epilogue."""
         named = problem.operation.name, problem.precision, problem.epilogue
-        surveyed = self.operation, self.precision, self.epilogue
+        surveyed = self.operation, self.provenance.get("precision", IEEE), self.provenance.get("epilogue", "")
         return named == surveyed and (problem.dtype, problem.layout) in self.traits
 
 
