@@ -404,8 +404,7 @@ class TorchFamily(GpuFamily):
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """See `Family`; on a CPU PyTorch writes an `out` that is still to be read."""
-        on_host = out is not None and str(out.device) == "cpu"
-        if on_host and any(self.xp._C._is_alias_of(out, one) for one in (a, b)):
+        if out is not None and not out.is_cuda and any(self.xp._C._is_alias_of(out, one) for one in (a, b)):
             return out.copy_(self.xp.matmul(a, b))
         return super().matmul(a, b, out)
 
