@@ -333,11 +333,7 @@ class TorchFamily(GpuFamily):
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        # What `current_stream` asks, without an object around it.
-        self._raw_stream = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
         self._parameter, self._asks_for_gradients = torch.nn.Parameter, torch.is_grad_enabled
-        guards = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "guards", None)
-        self._guards = getattr(guards, "TensorGuards", None)
         KEY_OF[self._parameter], FOUND_OF[self._parameter] = self.key, self.found
 
     def found(self, kept: dict[Any, Any], *arrays: Any) -> Any:
@@ -360,15 +356,16 @@ class TorchFamily(GpuFamily):
         """What tells whether other tensors lie as these do, gradients, negations and autocast included.
 
         Returns:
-            None where this version of PyTorch has none, or one does not begin where kernels can read.
+            None where one does not begin where kernels can read.
         """
         try:
-            if self._guards is None or any(array.data_ptr() % ALIGNMENT_BYTES for array in arrays):
+            if any(array.data_ptr() % ALIGNMENT_BYTES for array in arrays):
                 return None
             lie = [[list(of(array)) for array in arrays] for of in (self.base.size, self.base.stride)]
         except RuntimeError:  # sparse, or within vmap: no memory of its own
             return None
-        guard = self._guards(*arrays, dynamic_dims_sizes=lie[0], dynamic_dims_strides=lie[1])
+        guards = self.xp._C._dynamo.guards
+        guard = guards.TensorGuards(*arrays, dynamic_dims_sizes=lie[0], dynamic_dims_strides=lie[1])
         return guard.check  # type: ignore[no-any-return]
 
     def key(self, array: Any) -> Hashable:
@@ -404,7 +401,7 @@ class TorchFamily(GpuFamily):
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """See `Family`; on a CPU PyTorch writes an `out` that is still to be read."""
-        if out is not None and not out.is_cuda and any(self.xp._C._is_alias_of(out, one) for one in (a, b)):
+        if out is not None and not out.is_cuda and any(map(self.xp._C._is_alias_of, (out, out), (a, b))):
             return out.copy_(self.xp.matmul(a, b))
         return super().matmul(a, b, out)
 
@@ -427,9 +424,8 @@ class TorchFamily(GpuFamily):
 
     def stream(self, array: Any) -> int:
         """Handle of PyTorch's current stream on a tensor's device."""
-        if self._raw_stream is not None:
-            return int(self._raw_stream(array.get_device()))
-        return int(self.xp.cuda.current_stream(array.device).cuda_stream)
+        # What `current_stream` asks, without an object around it.
+        return int(self.xp._C._cuda_getCurrentRawStream(array.get_device()))
 
     def launches(self, loaded: Any) -> Callable[..., None]:
         """On PyTorch's current stream."""

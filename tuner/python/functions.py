@@ -44,7 +44,7 @@ _grouped: dict[Hashable, dict[Hashable, Prepared]] = {}
 #: Dtype of a result -> the part of an epilogue that says it.
 _TO = {"": ""} | {dtype: word for word, dtype in RESULTS.items()}
 #: Parts and factors of an epilogue -> prepared products with it.
-_finished: dict[Hashable, dict[Hashable, Prepared]] = {}
+_finished: dict[Hashable, Any] = {}
 
 
 class Finish(TypedDict, total=False):
@@ -216,8 +216,7 @@ def grouped(
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
     with LOCK:
-        prepared: list[dict[Any, Any]] = [*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()]
-        for calls in prepared:
+        for calls in (*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()):
             calls.clear()
         decisions.forget()
         misses.expire()

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -26,6 +27,9 @@ _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
 #: The blocks of all threads: what holds in each, and the policy on misses around it.
 _ENTERED: list[tuple[Held, Any]] = []
+#: Of the thread that says what holds. It is free in a forked process.
+_SETTLING = threading.Lock()
+os.register_at_fork(after_in_child=_SETTLING._at_fork_reinit)  # type: ignore[attr-defined]
 #: Precision -> what holds in a call of `tuner.matmul` outside of blocks, and its number, which is negative.
 _DIRECT = {precision: (Held(precision, ""), -number) for number, precision in enumerate(PRECISIONS, 1)}
 #: Such a block or call -> its number, as native code knows it.
@@ -47,9 +51,22 @@ _RESULTS = {*_TYPES, type(None)}
 
 def _settle() -> None:
     """Says what holds in all blocks, if it is the same in all, and products are not collected."""
-    holding = {*_ENTERED, *((held, policy) for held, _ in _ENTERED for policy in misses.OPEN)}
-    number = _NUMBERS.setdefault(next(iter(holding)), len(_NUMBERS) + 1) if len(holding) == 1 else 0
-    eager.HELD[0] = 0 if operators.COLLECTORS else number
+    with _SETTLING:
+        holding = {*_ENTERED, *((held, policy) for held, _ in _ENTERED for policy in misses.OPEN)}
+        number = _NUMBERS.setdefault(next(iter(holding)), len(_NUMBERS) + 1) if len(holding) == 1 else 0
+        eager.HELD[0] = 0 if operators.COLLECTORS else number
+
+
+def _enter(block: tuple[Held, Any]) -> None:
+    _ENTERED.append(block)  # which another thread that settles does not see, or has done so below
+    if _SETTLING.locked() or len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
+        _settle()
+
+
+def _leave(block: tuple[Held, Any]) -> None:
+    _ENTERED.remove(block)
+    if _ENTERED:  # else the next block most often is such a one
+        _settle()
 
 
 def _override(operator: str, native: Any) -> None:
@@ -123,10 +140,8 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
         return None
     if type(b) not in _TYPES or type(out) not in _RESULTS or torch._C._are_functorch_transforms_active():
         return None
-    _ENTERED.append(call)
+    _enter(call)
     try:
-        if eager.HELD[0] != call[1]:
-            _settle()
         if eager.HELD[0] != call[1] or len(_ENTERED) > 1:  # another thread has come inside
             return None
         eager.CALLER[0] = threading.get_ident()
@@ -135,7 +150,8 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
             result = torch.matmul(a, b, out=out)
         finally:
             _include(False)
-        if eager.CALLER[0]:
+            is_known, eager.CALLER[0] = eager.CALLER[0], 0
+        if is_known:
             return result
         result = None
         if native.tuner_asks():
@@ -145,9 +161,7 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
             eager.keep(native, before, [a, b], result, decision_of((a, b, None), call[0]), queued)
         return result
     finally:
-        _ENTERED.remove(call)
-        if _ENTERED:
-            _settle()
+        _leave(call)
 
 
 functions.NATIVE.update(dict.fromkeys(_TYPES, direct))
@@ -204,9 +218,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         precision, bits = self._held.precision or requests.PRECISION.get(), self._held.bits
         block = Held(precision, bits, leaves_tf32(precision)), misses.CHOSEN.get()
         _BLOCK.set((block, _BLOCK.get()))
-        _ENTERED.append(block)
-        if len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
-            _settle()
+        _enter(block)
         _include(True)
         return self
 
@@ -215,10 +227,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         if torch.compiler.is_compiling():
             return super().__exit__(*error)
         block, around = _BLOCK.get()
-        _ENTERED.remove(block)
+        _leave(block)
         _BLOCK.set(around)
-        if _ENTERED:  # else the next block most often is such a one
-            _settle()
         return _include(around is not None)
 
     def __call__(self, of: Any) -> Any:

@@ -74,7 +74,8 @@ struct Equal {
 };
 
 // Set by Python once: counters of what expires, and of all that holds: 0 where blocks differ, negative for the one call
-// of `tuner.matmul` at a time; and the thread of that, which becomes 0 where Python is to be asked.
+// of `tuner.matmul` at a time, unless a block is entered meanwhile; and the thread of that call, which becomes 0 where
+// Python is to be asked.
 const int64_t *expired, *policies, *held;
 int64_t* caller;
 int64_t (*queue)(uint64_t program, uint64_t stream);
@@ -130,8 +131,8 @@ struct Call {
 // By what a product is run; by a kernel it has been then, into `result`.
 By run(Call& call, Tensor& result) {
   int64_t holds = *held;
-  call.is_direct = holds < 0 && *caller == static_cast<int64_t>(pthread_self());
-  if (holds < 0 && !call.is_direct) holds = 0;
+  call.is_direct = *caller == static_cast<int64_t>(pthread_self());
+  if (call.is_direct != (holds < 0)) holds = 0;
   auto python = [&](bool may_answer) {
     asked.assign(call.key.begin(), call.key.begin() + (may_answer ? call.words : 0));
     return By::PYTHON;

@@ -32,7 +32,7 @@ from tuner.python.misses import EPOCH, TURNS
 
 #: What holds in all blocks, as a number; 0 where they differ, or products are collected.
 HELD = array("q", [0])
-#: The thread whose call of `tuner.matmul` is under way; 0 once native code knew nothing of it.
+#: The thread whose call of `tuner.matmul` is under way; 0 for none, and once native code knew nothing of it.
 CALLER = array("Q", [0])
 #: Seconds that a compiler may take, and characters that are told of what it says.
 COMPILE_S, LONGEST = 300, 400

@@ -226,6 +226,57 @@ for _ in range(2):
     right = square @ square
     torch.testing.assert_close(tuner.matmul(square, square, out=square), right)
 """,
+    "threads never get each other's precision": """
+import random, sys, time
+from tuner.python import arrays, functions
+from tuner.python.requests import PRECISION
+
+MARK, wrong, native_calls = {"ieee": 0, "emulated": 1000}, [], []
+def launch(config, function, arguments, extra):
+    a, b, c = (
+        numpy.frombuffer((ctypes.c_float * 16).from_address(words(at, 1)[0]), "f4").reshape(4, 4)
+        for at in words(arguments, 3)
+    )
+    c[:] = a @ b + function
+    native_calls.append(function)
+    return 0
+
+launching = ctypes.CFUNCTYPE(ctypes.c_int, *[WORD] * 4)(launch)
+runs = {precision: Run(mark, 3) for precision, mark in MARK.items()}
+def product(a, b, out=None, precision="", **how):
+    precision = precision or PRECISION.get()
+    result = torch.from_numpy(a.numpy() @ b.numpy()) + MARK[precision]
+    result = result if out is None else out.copy_(result)
+    for note in [*native.NOTED]:
+        note(runs[precision], 0, (a.data_ptr(), b.data_ptr(), result.data_ptr()))
+    return result
+
+operators.tuned_product = product
+tuner.matmul(b, torch.ones(5, 1))
+of = {id(kept): precision for precision, kept in functions._matmul.items()}
+arrays.FOUND_OF[torch.Tensor] = lambda kept, *given: lambda a, b, out: product(a, b, out, of[id(kept)])
+
+def work(number):
+    chance, end = random.Random(number), time.monotonic() + 4
+    while time.monotonic() < end:
+        a, b, precision = torch.randn(4, 4), torch.randn(4, 4), chance.choice([*MARK])
+        out = chance.choice([None, torch.full((4, 4), torch.nan)])
+        if chance.random() < 0.7:
+            result = tuner.matmul(a, b, out=out, precision=precision)
+        else:
+            with tuned.use(precision):
+                result = torch.matmul(a, b, out=out)
+        off = abs(result.numpy() - a.numpy() @ b.numpy() - MARK[precision]).max()
+        if not off < 1e-2:
+            wrong.append((precision, off))
+
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not wrong, wrong[:5]
+assert {*native_calls} == {*MARK.values()}
+""",
     "threads may come inside at the same time": """
 from concurrent.futures import ThreadPoolExecutor
 barrier, kernels = threading.Barrier(4), False
