@@ -61,7 +61,7 @@ def library(device: str) -> ctypes.CDLL | None:
         queue: Any = native_queue()
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = str(getattr(error, "stderr", "") or error)[:LONGEST]
-        warn_once(f"calls inside of tuner.torch.use take longer, as its native part cannot be had: {said}")
+        warn_once(f"calls of PyTorch's products take longer, as their native part cannot be had: {said}")
         return None
     addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD, CALLER)]
     addresses += [ctypes.cast(of, ctypes.c_void_p).value or 0 for of in (queue, capturing) if of is not None]
