@@ -277,6 +277,18 @@ for thread in threads: thread.join()
 assert not wrong, wrong[:5]
 assert {*native_calls} == {*MARK.values()}
 """,
+    "without a C++ compiler a warning says so, and Python runs products": """
+import os, tempfile, warnings
+
+with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    os.environ.update(CXX="/no/compiler", TUNER_CACHE=folder)
+    with tuned.use():
+        for _ in range(2):
+            check(a, b, bias, 0, 1)
+    torch.testing.assert_close(tuner.matmul(a, b), a @ b)
+assert sum("products take longer" in str(each.message) for each in said) == 1, said
+""",
     "threads may come inside at the same time": """
 from concurrent.futures import ThreadPoolExecutor
 barrier, kernels = threading.Barrier(4), False
