@@ -44,7 +44,7 @@ _grouped: dict[Hashable, dict[Hashable, Prepared]] = {}
 #: Dtype of a result -> the part of an epilogue that says it.
 _TO = {"": ""} | {dtype: word for word, dtype in RESULTS.items()}
 #: Parts and factors of an epilogue -> prepared products with it.
-_finished: dict[Hashable, Any] = {}
+_finished: dict[Hashable, dict[Hashable, Prepared]] = {}
 
 
 class Finish(TypedDict, total=False):
@@ -216,7 +216,8 @@ def grouped(
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
     with LOCK:
-        for calls in (*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()):
+        prepared: list[dict[Any, Any]] = [*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()]
+        for calls in prepared:
             calls.clear()
         decisions.forget()
         misses.expire()

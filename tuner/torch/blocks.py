@@ -27,7 +27,7 @@ _include = functools.partial(_dispatch_tls_set_dispatch_key_included, _dispatch_
 _BLOCK: contextvars.ContextVar[Any] = contextvars.ContextVar("block", default=None)
 #: The blocks of all threads: what holds in each, and the policy on misses around it.
 _ENTERED: list[tuple[Held, Any]] = []
-#: Of the thread that says what holds. It is free in a forked process.
+#: Locked while a thread says what holds; free in a forked process.
 _SETTLING = threading.Lock()
 os.register_at_fork(after_in_child=_SETTLING._at_fork_reinit)  # type: ignore[attr-defined]
 #: Precision -> what holds in a call of `tuner.matmul` outside of blocks, and its number, which is negative.
@@ -58,7 +58,7 @@ def _settle() -> None:
 
 
 def _enter(block: tuple[Held, Any]) -> None:
-    _ENTERED.append(block)  # which another thread that settles does not see, or has done so below
+    _ENTERED.append(block)  # a thread that settles meanwhile sees it, or is seen here
     if _SETTLING.locked() or len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
         _settle()
 
@@ -121,7 +121,7 @@ def _override_all() -> Any:
 
 
 def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
-    """A product of `tuner.matmul` outside of blocks by native code, into which Python's is put when it has run.
+    """A product of `tuner.matmul` outside of blocks, by native code; what Python runs once, that keeps.
 
     Args:
         a: A tensor.
@@ -151,14 +151,12 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
         finally:
             _include(False)
             is_known, eager.CALLER[0] = eager.CALLER[0], 0
-        if is_known:
-            return result
-        result = None
-        if native.tuner_asks():
-            before = call[1], misses.EPOCH[0] + misses.TURNS[0]
-            with eager.noted() as queued:
-                result = functions.matmul(a, b, out, precision=precision)
-            eager.keep(native, before, [a, b], result, decision_of((a, b, None), call[0]), queued)
+        if is_known or not native.tuner_asks():
+            return result if is_known else None
+        before = call[1], misses.EPOCH[0] + misses.TURNS[0]
+        with eager.noted() as queued:
+            result = functions.matmul(a, b, out, precision=precision)
+        eager.keep(native, before, [a, b], result, decision_of((a, b, None), call[0]), queued)
         return result
     finally:
         _leave(call)
