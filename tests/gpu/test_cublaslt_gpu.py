@@ -93,6 +93,22 @@ def test_arrays_and_tensors_are_multiplied(dtype: str, device: Device, ran: list
     assert set(ran) == {"cublaslt"}
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_graph_may_be_captured_before_any_call(place: int, device: Device, ran: list[str]) -> None:
+    config, shape = KERNEL.first_configs()[place - 1], {"m": 8, "n": 1024, "k": 4096}
+    h200 = device_info("cuda:0")
+    crowned("gemm", shape, "bfloat16", "nt", config, kernel="cublaslt", device=h200)
+    torch = pytest.importorskip("torch")
+    a, b = (torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16) for rows in (8, 1024))
+    out = torch.full((8, 1024), torch.nan, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        tuner.matmul(a, b.T, out)
+    assert set(ran) == {"cublaslt"}
+    graph.replay()
+    torch.testing.assert_close(out.double(), a.double() @ b.double().T, rtol=2**-7, atol=0.5)
+
+
 @pytest.mark.parametrize(("dtype", "epilogue"), [("float32", ""), ("float16", "bias-col+relu")])
 def test_exports_compute_it_without_the_package(
     dtype: str, epilogue: str, device: Device, tmp_path: Path

@@ -203,8 +203,8 @@ class Family:
     def begin_library(self, device: str) -> None:
         """Loads what the library's first product may be captured with."""
 
-    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
-        """The library's product of two arrays with what is behind it; see `finish`."""
+    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any], out: Any) -> Any:
+        """The library's product of two arrays with what is behind it, maybe in `out`; see `finish`."""
         return self.finish(self.matmul(a, b, None), epilogue, given)
 
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
@@ -379,6 +379,9 @@ class TorchFamily(GpuFamily):
             array.requires_grad and self._asks_for_gradients(), array.is_neg(),
         )  # fmt: skip
 
+    def _learns(self, *arrays: Any) -> bool:
+        return self._asks_for_gradients() and any(array.requires_grad for array in arrays)
+
     def operand(self, array: Any) -> Operand:
         """Tensors that carry gradients, lie in the host's memory or are not strided are left to PyTorch."""
         dtype, itemsize = str(array.dtype).rpartition(".")[2], array.element_size()
@@ -386,7 +389,7 @@ class TorchFamily(GpuFamily):
         plain = (
             device.partition(":")[0] == "cuda"
             and type(array) in (self.xp.Tensor, self._parameter)
-            and not (array.is_neg() or (array.requires_grad and self._asks_for_gradients()))
+            and not (array.is_neg() or self._learns(array))
             and getattr(array, "layout", strided) == strided
         )
         if not plain:
@@ -454,12 +457,15 @@ class TorchFamily(GpuFamily):
         """Whether PyTorch's current stream is."""
         return array.is_cuda and bool(self.xp.cuda.is_current_stream_capturing())
 
-    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any], out: Any) -> Any:
         """See `Family`; PyTorch's own linear layer where a bias is added first."""
         if epilogue.bias != COLUMN or epilogue.alpha or epilogue.beta or b.ndim != 2:
-            return super().finished(a, b, epilogue, given)
-        product = self.xp.nn.functional.linear(a, b.t(), given["bias"])
-        rest = epilogue.activation or epilogue.residual
+            return super().finished(a, b, epilogue, given, out)
+        rest, bias = epilogue.activation or epilogue.residual, given["bias"]
+        is_apart = out is not None and not any(self.xp._C._is_alias_of(out, one) for one in (a, b, bias))
+        if is_apart and a.ndim == 2 and a.dtype == out.dtype and not (rest or self._learns(a, b, bias)):
+            return self.xp.addmm(bias, a, b, out=out)
+        product = self.xp.nn.functional.linear(a, b.t(), bias)
         return self.finish(product, replace(epilogue, bias=""), given) if rest else product
 
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:

@@ -136,7 +136,7 @@ def _apart(request: CallRequest, call: Prepared) -> Prepared:
 
 def _into(family: Family, out: Any, result: Any) -> Any:
     """A result, copied into `out` unless that is None."""
-    if out is None:
+    if out is None or out is result:
         return result
     family.assign(out, result)
     return out
@@ -150,7 +150,7 @@ def _finished(request: CallRequest) -> Prepared:
     def called(a: Any, b: Any, *more: Any) -> Any:
         *arrays, out = more
         given = {**dict(zip(names, arrays, strict=True)), **factors}
-        return _into(family, out, family.finished(a, b, epilogue, given))
+        return _into(family, out, family.finished(a, b, epilogue, given, out))
 
     return called
 

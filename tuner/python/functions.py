@@ -111,6 +111,18 @@ def matmul(
         return _product(a, b, out, precision, (bits, invariant), **finish)
     if (native := NATIVE.get(type(a))) is not None and (result := native(a, b, out, precision)) is not None:
         return result
+    return run_product(a, b, out, precision)
+
+
+def run_product(a: Any, b: Any, out: Any, precision: str) -> Any:
+    """As `matmul` of two arrays alone, by Python.
+
+    Args:
+        a: As of `matmul`.
+        b: As of `matmul`.
+        out: As of `matmul`.
+        precision: As of `matmul`.
+    """
     try:
         call = FOUND_OF[type(a)](_matmul[precision or PRECISION.get()], a, b, out)
     except (KeyError, AttributeError, TypeError, RuntimeError):

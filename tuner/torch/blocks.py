@@ -12,10 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch._C import _dispatch_key_parse, _dispatch_tls_set_dispatch_key_included
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
 from tuner.declare.problem import PRECISIONS
-from tuner.python import decisions, functions, misses, requests
+from tuner.devices.cuda.native import NOTED
+from tuner.python import decisions, functions, misses
+from tuner.python.misses import CHOSEN
+from tuner.python.requests import PRECISION, precision_of
 from tuner.torch import eager, operators
 from tuner.torch.replacements import PRODUCTS, Held, decision_of, exchanged, leaves_tf32
 
@@ -30,10 +34,9 @@ _ENTERED: list[tuple[Held, Any]] = []
 #: Locked while a thread says what holds; free in a forked process.
 _SETTLING = threading.Lock()
 os.register_at_fork(after_in_child=_SETTLING._at_fork_reinit)  # type: ignore[attr-defined]
-#: Precision -> what holds in a call of `tuner.matmul` outside of blocks, and its number, which is negative.
-_DIRECT = {precision: (Held(precision, ""), -number) for number, precision in enumerate(PRECISIONS, 1)}
-#: Such a block or call -> its number, as native code knows it.
-_NUMBERS: dict[tuple[Held, Any], int] = {each: each[1] for each in _DIRECT.values()}
+#: Precision of a call of `tuner.matmul`, or block -> its number, as native code knows it.
+_CALLS = {precision: -number for number, precision in enumerate(PRECISIONS, 1)}
+_NUMBERS: dict[tuple[Held, Any], int] = {}
 _ATEN, _OURS = torch.library.Library("aten", "IMPL"), torch.library.Library("tuner", "FRAGMENT")
 _ALL = torch.library.Library("_", "IMPL")
 _ALL.fallback(torch.library.fallthrough_kernel, KEY)
@@ -44,9 +47,8 @@ _WITH_OUT = "matmul", "mm", "bmm", "addmm"
 _OPERATORS = "linear", "_scaled_mm", "_grouped_mm", *_WITH_OUT, *(f"{name}.out" for name in _WITH_OUT)
 #: What `_override_all` returns, once it has run.
 _NATIVE: list[Any] = []
-#: Types of tensors that kernels take, and of what `out` may be.
+#: Types of tensors that kernels take.
 _TYPES = {Tensor, nn.Parameter}
-_RESULTS = {*_TYPES, type(None)}
 
 
 def _settle() -> None:
@@ -57,16 +59,8 @@ def _settle() -> None:
         eager.HELD[0] = 0 if operators.COLLECTORS else number
 
 
-def _enter(block: tuple[Held, Any]) -> None:
-    _ENTERED.append(block)  # a thread that settles meanwhile sees it, or is seen here
-    if _SETTLING.locked() or len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
-        _settle()
-
-
-def _leave(block: tuple[Held, Any]) -> None:
-    _ENTERED.remove(block)
-    if _ENTERED:  # else the next block most often is such a one
-        _settle()
+#: A block by the fields of `Held`, and the policy on misses around it.
+_block = functools.cache(lambda *holding: (Held(*holding[:-1]), holding[-1]))
 
 
 def _override(operator: str, native: Any) -> None:
@@ -78,7 +72,7 @@ def _override(operator: str, native: Any) -> None:
         _include(False)
         try:
             # A thread of autograd has the key of the one that asks, and no block: what all blocks hold, holds.
-            block, entered = _BLOCK.get(), {each[0] for each in _ENTERED if each not in _DIRECT.values()}
+            block, entered = _BLOCK.get(), {each[0] for each in _ENTERED}
             held = block[0][0] if block else entered.pop() if len(entered) == 1 else None
             # Tensors of other types are those of a program that is compiled; of tangents kernels know nothing.
             foreign = type(given[0]) not in _TYPES or forward_ad._current_level >= 0
@@ -121,7 +115,7 @@ def _override_all() -> Any:
 
 
 def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
-    """A product of `tuner.matmul` outside of blocks, by native code; what Python runs once, that keeps.
+    """A product of `tuner.matmul`, by native code; what Python runs once, that keeps.
 
     Args:
         a: A tensor.
@@ -132,34 +126,21 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
     Returns:
         The result; None for what native code does not know.
     """
-    if torch.compiler.is_compiling():
+    if is_dynamo_compiling():
         with use(precision):
             return torch.matmul(a, b, out=out)
-    call, native = _DIRECT.get(precision or requests.PRECISION.get()), _override_all()
-    if call is None or native is None or _ENTERED or misses.CHOSEN.get() is not None:
+    precision = precision or PRECISION.get()
+    number, native = _CALLS.get(precision), _override_all()
+    # What native code launches is not noted.
+    if number is None or native is None or not native.multiply or CHOSEN.get() is not None or NOTED:
         return None
-    if type(b) not in _TYPES or type(out) not in _RESULTS or torch._C._are_functorch_transforms_active():
-        return None
-    _enter(call)
-    try:
-        if eager.HELD[0] != call[1] or len(_ENTERED) > 1:  # another thread has come inside
-            return None
-        eager.CALLER[0] = threading.get_ident()
-        _include(True)
-        try:
-            result = torch.matmul(a, b, out=out)
-        finally:
-            _include(False)
-            is_known, eager.CALLER[0] = eager.CALLER[0], 0
-        if is_known or not native.tuner_asks():
-            return result if is_known else None
-        before = call[1], misses.EPOCH[0] + misses.TURNS[0]
+    result = native.multiply(a, b, out, number)
+    if result is None and native.tuner_asks():
+        before = number, misses.EPOCH[0] + misses.TURNS[0]
         with eager.noted() as queued:
-            result = functions.matmul(a, b, out, precision=precision)
-        eager.keep(native, before, [a, b], result, decision_of((a, b, None), call[0]), queued)
-        return result
-    finally:
-        _leave(call)
+            result = functions.run_product(a, b, out, precision)
+        eager.keep(native, before, [a, b], result, decision_of((a, b, None), Held(precision, "")), queued)
+    return result
 
 
 functions.NATIVE.update(dict.fromkeys(_TYPES, direct))
@@ -200,7 +181,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
             UnknownName: No such precision, or bits.
         """
         super().__init__()
-        precision = precision and requests.precision_of(precision)
+        precision = precision and precision_of(precision)
         self._held = _HELD[precision, misses.checked(bits, "class of bits", misses.BITS)]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,22 +191,26 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
 
     def __enter__(self) -> Self:
         """Begins the block, in this thread."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return super().__enter__()
         _override_all()
-        precision, bits = self._held.precision or requests.PRECISION.get(), self._held.bits
-        block = Held(precision, bits, leaves_tf32(precision)), misses.CHOSEN.get()
+        precision = self._held.precision or PRECISION.get()
+        block = _block(precision, self._held.bits, leaves_tf32(precision), CHOSEN.get())
         _BLOCK.set((block, _BLOCK.get()))
-        _enter(block)
+        _ENTERED.append(block)  # a thread that settles meanwhile sees it, or is seen here
+        if _SETTLING.locked() or len(_ENTERED) > 1 or misses.OPEN or eager.HELD[0] != _NUMBERS.get(block):
+            _settle()
         _include(True)
         return self
 
     def __exit__(self, *error: object) -> None:
         """Ends it."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return super().__exit__(*error)
         block, around = _BLOCK.get()
-        _leave(block)
+        _ENTERED.remove(block)
+        if _ENTERED:  # else the next block most often is such a one
+            _settle()
         _BLOCK.set(around)
         return _include(around is not None)
 

@@ -1,4 +1,4 @@
-// Products of eager programs, inside of `tuner.torch.use` and of `tuner.matmul`, without Python: what a product was
+// Products of eager programs, inside of `tuner.torch.use` or by `tuner.matmul`, without Python: what a product was
 // once found to be, PyTorch's own or launches of a kernel, is looked up by all that may change it, and run. What is met
 // for the first time, and what is out of the ordinary (autocast, gradients of kernels), goes to Python.
 #include <torch/library.h>
@@ -11,7 +11,9 @@
 #include <ATen/ops/mm_ops.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <pthread.h>
+#if __has_include(<Python.h>)
+#include <torch/csrc/autograd/python_variable.h>
+#endif
 
 #include <array>
 #include <mutex>
@@ -73,11 +75,8 @@ struct Equal {
   }
 };
 
-// Set by Python once: counters of what expires, and of all that holds: 0 where blocks differ, negative for the one call
-// of `tuner.matmul` at a time, unless a block is entered meanwhile; and the thread of that call, which becomes 0 where
-// Python is to be asked.
+// Set by Python once: counters of what expires, and of all that holds in blocks: 0 where they differ.
 const int64_t *expired, *policies, *held;
-int64_t* caller;
 int64_t (*queue)(uint64_t program, uint64_t stream);
 int (*is_capturing)(void* stream, int* status);
 c10::DeviceType device_of_kernels;
@@ -92,7 +91,7 @@ enum class By { PYTORCH, PYTHON, KERNEL };
 struct Call {
   const Tensor* first = nullptr;
   Tensor* out = nullptr;
-  bool is_product = true, has_gradients = false, is_cast = false, is_direct = false;
+  bool is_product = true, has_gradients = false, is_cast = false;
   size_t tensors = 0, words = 0;
   std::array<int64_t, 64> key;
   std::array<uint64_t, 5> starts, ends;  // of memory; the result is the last
@@ -128,18 +127,16 @@ struct Call {
   }
 };
 
-// By what a product is run; by a kernel it has been then, into `result`.
-By run(Call& call, Tensor& result) {
-  int64_t holds = *held;
-  call.is_direct = *caller == static_cast<int64_t>(pthread_self());
-  if (call.is_direct != (holds < 0)) holds = 0;
+// By what a product is run; by a kernel it has been then, into `result`. What holds is negative in `tuner.matmul`.
+By run(Call& call, Tensor& result, int64_t holds) {
+  bool is_direct = holds < 0;
   auto python = [&](bool may_answer) {
     asked.assign(call.key.begin(), call.key.begin() + (may_answer ? call.words : 0));
     return By::PYTHON;
   };
   bool is_ours = call.is_product && at::isFloatingType(call.first->scalar_type());
   if (is_ours && !holds) return python(false);
-  if (!is_ours || call.first->device().type() != device_of_kernels) return call.is_direct ? python(false) : By::PYTORCH;
+  if (!is_ours || call.first->device().type() != device_of_kernels) return is_direct ? python(false) : By::PYTORCH;
   c10::Device device = call.first->device();
   if (call.is_cast) return python(false);
   call.key[call.words++] = holds;
@@ -157,9 +154,9 @@ By run(Call& call, Tensor& result) {
   bool learns = call.has_gradients && at::GradMode::is_enabled();
   // What runs while a graph is captured tells nothing of what runs elsewhere.
   if (found == ways.end() || found->second.epoch != *expired + *policies)
-    return python(!is_captured(current()) && !(call.is_direct && learns));
+    return python(!is_captured(current()) && !(is_direct && learns));
   Way& way = found->second;
-  if (call.is_direct && call.out && call.overlaps()) return python(false);
+  if (is_direct && call.out && call.overlaps()) return python(false);
   if (learns && way.runs_kernel && way.captured == SAME) return python(false);  // which knows gradients of kernels
   bool is_own = learns || !way.runs_kernel;
   if (is_own && way.captured != PYTHONS) {
@@ -201,10 +198,8 @@ struct Inside<Operator, Result(Given...)> {
     call.is_cast = keys.raw_repr() & CASTING;
     (call.add(given), ...);
     Tensor result;
-    By by = run(call, result);
-    bool is_missed = by == By::PYTHON && call.is_direct;
-    if (is_missed) *caller = 0;
-    if (by == By::KERNEL || is_missed) {
+    By by = run(call, result, *held);
+    if (by == By::KERNEL) {
       if constexpr (std::is_reference_v<Result>) return *call.out;
       else return result;
     }
@@ -224,6 +219,44 @@ void replace(torch::Library& library, const char* name, const char* in_python) {
   Inside<Operator>::in_python = in_python;
   library.impl(name, TORCH_FN(Inside<Operator>::called));
 }
+
+#if __has_include(<Python.h>)
+// `tuner.matmul` of two tensors, `out` or None, and what holds: the result; None where Python is to run it.
+PyObject* multiply(PyObject*, PyObject* const* given, Py_ssize_t) {
+  asked.clear();
+  PyObject* out = given[2] == Py_None ? nullptr : given[2];
+  if (!THPVariable_CheckExact(given[1]) || (out && !THPVariable_CheckExact(out))) Py_RETURN_NONE;
+  // Copies, as the second reference to a tensor takes the GIL.
+  const Tensor a = THPVariable_Unpack(given[0]), b = THPVariable_Unpack(given[1]);
+  int64_t holds = PyLong_AsLongLong(given[3]);
+  Tensor result = out ? THPVariable_Unpack(out) : Tensor();
+  By by = By::PYTHON;
+  Py_BEGIN_ALLOW_THREADS  // who waits for the lock has no GIL
+  try {
+    Call call;
+    c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+    call.key[call.words++] = out ? Inside<at::_ops::matmul_out>::number : Inside<at::_ops::matmul>::number;
+    call.is_product = !(local.included_.raw_repr() & ~ORDINARY);
+    call.is_cast = ((a.key_set() | local.included_) - local.excluded_).raw_repr() & CASTING;
+    call.add(a), call.add(b);
+    if (out) call.add(result);
+    by = run(call, result, holds);
+    if (by == By::PYTORCH) {
+      c10::impl::ExcludeDispatchKeyGuard outside(INSIDE);
+      if (out) at::_ops::matmul_out::call(a, b, result);
+      else result = at::_ops::matmul::call(a, b);
+    }
+  } catch (const std::exception&) {
+    by = By::PYTHON;  // which raises it again
+  }
+  Py_END_ALLOW_THREADS
+  if (by == By::PYTHON) Py_RETURN_NONE;
+  return out ? Py_NewRef(out) : THPVariable_Wrap(std::move(result));
+}
+
+PyMethodDef MULTIPLY = {"multiply", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply)),
+                        METH_FASTCALL, nullptr};
+#endif
 
 }  // namespace
 
@@ -248,11 +281,15 @@ void tuner_begin(const uint64_t* addresses, int device_type) {
   expired = reinterpret_cast<const int64_t*>(addresses[0]);
   policies = reinterpret_cast<const int64_t*>(addresses[1]);
   held = reinterpret_cast<const int64_t*>(addresses[2]);
-  caller = reinterpret_cast<int64_t*>(addresses[3]);
-  queue = reinterpret_cast<decltype(queue)>(addresses[4]);
-  is_capturing = reinterpret_cast<decltype(is_capturing)>(addresses[5]);
+  queue = reinterpret_cast<decltype(queue)>(addresses[3]);
+  is_capturing = reinterpret_cast<decltype(is_capturing)>(addresses[4]);
   device_of_kernels = static_cast<c10::DeviceType>(device_type);
 }
+
+#if __has_include(<Python.h>)
+// `multiply`, as Python calls it.
+PyObject* tuner_multiply() { return PyCFunction_New(&MULTIPLY, nullptr); }
+#endif
 
 // Whether this thread asked Python for a product that may be kept.
 int tuner_asks() { return !asked.empty(); }

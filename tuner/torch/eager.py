@@ -13,6 +13,7 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sysconfig
 import tempfile
 import threading
 import weakref
@@ -32,8 +33,6 @@ from tuner.python.misses import EPOCH, TURNS
 
 #: What holds in all blocks, as a number; 0 where they differ, or products are collected.
 HELD = array("q", [0])
-#: The thread whose call of `tuner.matmul` is under way; 0 for none, and once native code knew nothing of it.
-CALLER = array("Q", [0])
 #: Seconds that a compiler may take, and characters that are told of what it says.
 COMPILE_S, LONGEST = 300, 400
 #: Handle of a stream that is another one in each thread: `cudaStreamPerThread`.
@@ -49,6 +48,9 @@ _COUNTED: list[array[int]] = []
 def library(device: str) -> ctypes.CDLL | None:
     """The native code, which replaces operators of PyTorch in threads inside of a block.
 
+    Its `multiply` runs `tuner.matmul` of two tensors, `out` or None, and what holds; it returns None where
+    Python is to do so. It is False without Python's headers.
+
     Args:
         device: Type of the devices that kernels run on.
 
@@ -56,17 +58,19 @@ def library(device: str) -> ctypes.CDLL | None:
         None without a compiler for C++ (CXX, else ``c++``): then Python runs each product.
     """
     try:
-        library = ctypes.CDLL(str(_compiled()))
+        library: Any = ctypes.CDLL(str(_compiled()))
         capturing = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing if device == "cuda" else None
         queue: Any = native_queue()
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = str(getattr(error, "stderr", "") or error)[:LONGEST]
         warn_once(f"calls of PyTorch's products take longer, as their native part cannot be had: {said}")
         return None
-    addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD, CALLER)]
+    addresses = [counter.buffer_info()[0] for counter in (EPOCH, TURNS, HELD)]
     addresses += [ctypes.cast(of, ctypes.c_void_p).value or 0 for of in (queue, capturing) if of is not None]
     type_of_device = int(torch._C._autograd.DeviceType.__members__[device.upper()])
-    library.tuner_begin((ctypes.c_uint64 * 6)(*addresses), type_of_device)
+    library.tuner_begin((ctypes.c_uint64 * 5)(*addresses), type_of_device)
+    made = ctypes.PYFUNCTYPE(ctypes.py_object)
+    library.multiply = hasattr(library, "tuner_multiply") and made(("tuner_multiply", library))()
     return library
 
 
@@ -74,14 +78,16 @@ def _compiled() -> Path:
     """Where the native code is; compiled in seconds unless it was before."""
     source, lib = Path(__file__).with_name("dispatch.cpp"), Path(torch.__file__).with_name("lib")
     compiler, include = shlex.split(os.environ.get("CXX") or "c++"), lib.with_name("include")
-    named = source.read_text(encoding="utf-8"), torch.__version__, str(lib), *compiler, *_FLAGS
+    python = sysconfig.get_path("include")
+    named = source.read_text(encoding="utf-8"), torch.__version__, str(lib), python, *compiler, *_FLAGS
     path = cache_root() / "torch" / f"{hashlib.sha256(repr(named).encode()).hexdigest()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
-            folders = f"-I{include}", f"-I{include}/torch/csrc/api/include", f"-L{lib}", f"-Wl,-rpath,{lib}"
-            command = [*compiler, *_FLAGS, str(source), "-o", str(made), *folders, "-ltorch_cpu", "-lc10"]
+            folders = [f"-I{each}" for each in (include, include / "torch/csrc/api/include", python)]
+            libraries = f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_python", "-ltorch_cpu", "-lc10"
+            command = [*compiler, *_FLAGS, str(source), "-o", str(made), *folders, *libraries]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
             made.replace(path)
     return path

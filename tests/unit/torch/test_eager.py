@@ -199,10 +199,9 @@ entered, leave = threading.Event(), threading.Event()
 def other():
     with tuned.use():
         entered.set(); leave.wait()
-thread = threading.Thread(target=other); thread.start(); entered.wait()
-multiplied(a, b, 0, 1)
-leave.set(); thread.join()
+thread = threading.Thread(target=other, daemon=True); thread.start(); entered.wait()
 multiplied(a, b, 1, 0)
+leave.set(); thread.join()
 kernels = False
 for asked in (1, 0):
     multiplied(a[:2], b, 0, asked)
@@ -324,5 +323,5 @@ for _ in range(2):
 def test_a_product_that_python_ran_once(case: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM + CASES[case]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -381,6 +381,18 @@ def test_a_bias_is_added_by_pytorchs_linear_layer_where_it_computes() -> None:
     assert got.requires_grad
 
 
+def test_a_result_is_written_where_it_belongs_also_over_a_bias_and_with_gradients() -> None:
+    for kind in (torch.float32, torch.float64):
+        a, b, whole = torch.randn(6, 4), torch.randn(4, 4), torch.randn(10, 4)
+        for bias, out in ((torch.randn(4), torch.full((6, 4), torch.nan, dtype=kind)), (whole[0], whole[:6])):
+            right = (a.double() @ b.double() + bias).to(out.dtype)
+            assert tuner.matmul(a, b, out, bias=bias) is out
+            torch.testing.assert_close(out, right, rtol=1e-5, atol=1e-5)
+    weight, out = b.clone().requires_grad_(), torch.empty(6, 4)
+    tuner.matmul(a, weight, out, bias=bias.clone()).sum().backward()
+    torch.testing.assert_close(weight.grad, a.sum(0)[:, None].expand(4, 4))
+
+
 def test_an_exported_program_has_the_operator(asked: list[tuple[Any, ...]]) -> None:
     net = tuned.use()(model())
     exported = torch.export.export(net, (torch.randn(3, 6),))

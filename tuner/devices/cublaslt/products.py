@@ -19,7 +19,7 @@ from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda import cublas
-from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
+from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded, relaxed
 from tuner.devices.cuda.launching import PreparedRun, helper
 from tuner.devices.cuda.native import LibraryCall, NativeRun, TensorAddress
 from tuner.devices.protocol import Arrays, LaunchFailed, Run
@@ -138,8 +138,8 @@ class CalledProduct(Loaded):
         self._declared = self._launch = Launch((), ())
         self._kept_bytes = max(KEPT_BYTES, device.memory_bytes // KEPT_PART)
         self._forget_runs()
-        with cupy.cuda.Device(index):
-            self._prepared(None, self._launch, {})
+        with cupy.cuda.Device(index), relaxed():
+            product_of(rendered, problem)
 
     def _prepared(self, module: Any, launch: Launch, elsewhere: Mapping[str, Any]) -> PreparedProduct:
         return PreparedProduct(self._rendered, self._problem, self._scalars)

@@ -108,21 +108,28 @@ def _is_capturing(handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def _beside_capture() -> Iterator[None]:
-    """Makes memory and loads modules for a stream that is captured: on another one, and waits for it.
+def relaxed() -> Iterator[None]:
+    """Lets this thread make memory and load modules while it captures a graph, which is else the capture's end.
 
-    The thread may do so in the relaxed mode alone (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+    CUDA driver API, cuThreadExchangeStreamCaptureMode.
     """
     exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
     mode = ctypes.c_int(runtime.streamCaptureModeRelaxed)
     exchange(ctypes.byref(mode))
     try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
+@contextlib.contextmanager
+def _beside_capture() -> Iterator[None]:
+    """Makes memory and loads modules for a stream that is captured: on another one, and waits for it."""
+    with relaxed():
         beside = cupy.cuda.Stream(non_blocking=True)
         with _on_stream(beside.ptr):
             yield
         beside.synchronize()
-    finally:
-        exchange(ctypes.byref(mode))
 
 
 def _stream_name(handle: int) -> tuple[int, int]:
@@ -162,7 +169,7 @@ def _module(rendered: Rendered, problem: Problem, architecture: str, index: int)
     if key not in _MODULES:
         code = compiled_code(rendered, architecture, problem)
         cubin = language.loadable(rendered, code)[1]
-        with cupy.cuda.Device(index):
+        with cupy.cuda.Device(index), relaxed():
             _MODULES[key] = code, cubin, load_module(cubin)
     code, cubin, module = _MODULES[key]
     return language.loadable(rendered, code)[0], cubin, module
