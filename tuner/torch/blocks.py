@@ -115,7 +115,7 @@ def _override_all() -> Any:
 
 
 def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
-    """A product of `tuner.matmul`, by native code; what Python runs once, that keeps.
+    """A product of `tuner.matmul` outside of blocks, by native code; what Python runs once, that keeps.
 
     Args:
         a: A tensor.
@@ -131,8 +131,8 @@ def direct(a: Any, b: Any, out: Any, precision: str) -> Any:
             return torch.matmul(a, b, out=out)
     precision = precision or PRECISION.get()
     number, native = _CALLS.get(precision), _override_all()
-    # What native code launches is not noted.
-    if number is None or native is None or not native.multiply or CHOSEN.get() is not None or NOTED:
+    # Inside of a block the library's product is the block's; what native code launches is not noted.
+    if number is None or native is None or not native.multiply or _BLOCK.get() or CHOSEN.get() or NOTED:
         return None
     result = native.multiply(a, b, out, number)
     if result is None and native.tuner_asks():

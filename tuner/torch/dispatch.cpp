@@ -250,7 +250,10 @@ PyObject* multiply(PyObject*, PyObject* const* given, Py_ssize_t) {
     by = By::PYTHON;  // which raises it again
   }
   Py_END_ALLOW_THREADS
-  if (by == By::PYTHON) Py_RETURN_NONE;
+  if (by == By::PYTHON) {
+    PyErr_Clear();  // of a hook for gradients
+    Py_RETURN_NONE;
+  }
   return out ? Py_NewRef(out) : THPVariable_Wrap(std::move(result));
 }
 

@@ -118,6 +118,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     monkeypatch.setattr(launching, "helper", lambda source, entry: made.function(entry))
     monkeypatch.setattr(calling.cupy.cuda, "Device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(calling, "_on_stream", lambda handle: contextlib.nullcontext())
+    monkeypatch.setattr(calling, "relaxed", contextlib.nullcontext)
     return made
 
 
