@@ -12,7 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #if __has_include(<Python.h>)
-#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
 #endif
 
 #include <array>
@@ -20,6 +20,12 @@
 #include <span>
 #include <unordered_map>
 #include <vector>
+
+#if __has_include(<Python.h>)
+// Of torch/csrc/autograd/python_variable.h, which takes as long to compile as all else here.
+extern PyObject *THPVariableClass, *ParameterClass;
+PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+#endif
 
 namespace {
 
@@ -221,15 +227,28 @@ void replace(torch::Library& library, const char* name, const char* in_python) {
 }
 
 #if __has_include(<Python.h>)
+// A tensor of Python's as it begins; `tuner_multiply` asks whether it does.
+struct Object {
+  PyObject_HEAD
+  Tensor tensor;
+};
+
+const Tensor& tensor_of(PyObject* object) { return reinterpret_cast<Object*>(object)->tensor; }
+
+bool is_plain(PyObject* object) {
+  auto type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  return type == THPVariableClass || type == ParameterClass;
+}
+
 // `tuner.matmul` of two tensors, `out` or None, and what holds: the result; None where Python is to run it.
 PyObject* multiply(PyObject*, PyObject* const* given, Py_ssize_t) {
   asked.clear();
   PyObject* out = given[2] == Py_None ? nullptr : given[2];
-  if (!THPVariable_CheckExact(given[1]) || (out && !THPVariable_CheckExact(out))) Py_RETURN_NONE;
+  if (!is_plain(given[1]) || (out && !is_plain(out))) Py_RETURN_NONE;
   // Copies, as the second reference to a tensor takes the GIL.
-  const Tensor a = THPVariable_Unpack(given[0]), b = THPVariable_Unpack(given[1]);
+  const Tensor a = tensor_of(given[0]), b = tensor_of(given[1]);
   int64_t holds = PyLong_AsLongLong(given[3]);
-  Tensor result = out ? THPVariable_Unpack(out) : Tensor();
+  Tensor result = out ? tensor_of(out) : Tensor();
   By by = By::PYTHON;
   Py_BEGIN_ALLOW_THREADS  // who waits for the lock has no GIL
   try {
@@ -254,7 +273,7 @@ PyObject* multiply(PyObject*, PyObject* const* given, Py_ssize_t) {
     PyErr_Clear();  // of a hook for gradients
     Py_RETURN_NONE;
   }
-  return out ? Py_NewRef(out) : THPVariable_Wrap(std::move(result));
+  return out ? Py_NewRef(out) : THPVariable_Wrap(result);
 }
 
 PyMethodDef MULTIPLY = {"multiply", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(multiply)),
@@ -290,8 +309,11 @@ void tuner_begin(const uint64_t* addresses, int device_type) {
 }
 
 #if __has_include(<Python.h>)
-// `multiply`, as Python calls it.
-PyObject* tuner_multiply() { return PyCFunction_New(&MULTIPLY, nullptr); }
+// `multiply`, as Python calls it; None where a tensor, whose data Python says, does not begin as is thought here.
+PyObject* tuner_multiply(PyObject* tensor, const void* data) {
+  if (tensor_of(tensor).unsafeGetTensorImpl() != data) Py_RETURN_NONE;
+  return PyCFunction_New(&MULTIPLY, nullptr);
+}
 #endif
 
 // Whether this thread asked Python for a product that may be kept.

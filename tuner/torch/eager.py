@@ -49,7 +49,7 @@ def library(device: str) -> ctypes.CDLL | None:
     """The native code, which replaces operators of PyTorch in threads inside of a block.
 
     Its `multiply` runs `tuner.matmul` of two tensors, `out` or None, and what holds; it returns None where
-    Python is to do so. It is False without Python's headers.
+    Python is to do so. Without Python's headers it is false.
 
     Args:
         device: Type of the devices that kernels run on.
@@ -69,8 +69,8 @@ def library(device: str) -> ctypes.CDLL | None:
     addresses += [ctypes.cast(of, ctypes.c_void_p).value or 0 for of in (queue, capturing) if of is not None]
     type_of_device = int(torch._C._autograd.DeviceType.__members__[device.upper()])
     library.tuner_begin((ctypes.c_uint64 * 5)(*addresses), type_of_device)
-    made = ctypes.PYFUNCTYPE(ctypes.py_object)
-    library.multiply = hasattr(library, "tuner_multiply") and made(("tuner_multiply", library))()
+    made, one = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p), torch.empty(0)
+    library.multiply = hasattr(library, "tuner_multiply") and made(("tuner_multiply", library))(one, one._cdata)
     return library
 
 
