@@ -135,7 +135,7 @@ def _apart(request: CallRequest, call: Prepared) -> Prepared:
 
 
 def _into(family: Family, out: Any, result: Any) -> Any:
-    """A result, copied into `out` unless that is None."""
+    """A result, copied into `out` unless that is None or the result."""
     if out is None or out is result:
         return result
     family.assign(out, result)
